@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from dsgd.cli.compose import composed
 from dsgd.cli.folders import check_writable, owned
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.host.signals import Interruption
+from dsgd.runner.configuration import configure
 from studies.reproduction.measured_table import TIMING, MeasuredRow
 from studies.reproduction.yardstick_page import read, write
-from studies.timing import timed
 from studies.yardstick import tables
 
 YARDSTICK = "yardstick"
@@ -37,3 +40,11 @@ def predicted(row: MeasuredRow, interruption: Interruption) -> float:
     """Return what the simulator predicts for a row. Raises ConfigError, and KeyboardInterrupt after a signal."""
     interruption.check()
     return row.predicted(timed(composed([*TIMING, *row.overrides])))
+
+
+def timed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run without gradients, of its configuration as plain values. Raises ConfigError."""
+    simulation = Simulation(configure(values).experiment)
+    for _ in simulation.run():
+        pass
+    return dict(simulation.summary())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.assran2019 import NODES, WAYS, contenders
-from studies.papers.real.tasks import MOST_TESTED, NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, MOST_TESTED, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from studies.reproduction.verdict import Finding
@@ -45,8 +45,7 @@ PAPER = Paper(
     assumptions=(
         Assumption("graph", "one peer in each step, at distances 1, 2, 4, ...", "published"),
         Assumption("momentum", "0.9, local; Nesterov", "published"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B4"), ("accuracy", "null_accuracy"), b4, TASKS),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.douillard2023 import BETA, CLAIMED, LONG, SHORT
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, ON_TEXT, TASKS, TEXT, ending, stated, tuned
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, ON_TEXT, TASKS, TEXT, ending, stated, tuned
 from studies.reproduction.fair import Null, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding
@@ -69,8 +69,7 @@ PAPER = Paper(
         Assumption("outer rate", "0.7; in B7 tuned with the rate", "published"),
         Assumption("workers", f"8 in B7, {NODES} in D5", "published"),
         Assumption("local steps", "on images SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
         ON_TEXT,
     ),
     studies=tuple(_studies()),

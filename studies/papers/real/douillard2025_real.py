@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.douillard2025 import DELAYS, WAYS, WORKERS
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding
@@ -43,8 +43,7 @@ PAPER = Paper(
         Assumption("H, delays", "30; 1, 5, 10 steps", "unconfirmed"),
         Assumption("fragments", "2, so that the longest delay fits", "ours"),
         Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("D4"), ("delays", "null_delays"), d4, TASKS),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.kale2025 import CLAIMED, OVERLAPS, PERIODS, WORKERS
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, stated, tuned
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, stated, tuned
 from studies.reproduction.fair import Null, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding
@@ -50,8 +50,7 @@ PAPER = Paper(
         Assumption("outer rate", "tuned with the rate, from 0.175, 0.35 and 0.7 on", "ours"),
         Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
         Assumption("workers", f"{WORKERS}", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B9"), ("late", "null_late"), b9, TASKS),),

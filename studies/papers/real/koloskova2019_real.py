@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.koloskova2019 import CODES, ORDERS, bytes_sent, of_code
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated, tuned
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated, tuned
 from studies.reproduction.fair import Null, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import NEARNESS, Finding, exactly
@@ -62,8 +62,7 @@ PAPER = Paper(
         Assumption("gamma", "tuned with the rate, for each code; D-PSGD has none, so fewer runs", "ours"),
         Assumption("local momentum", "0.9, not mixed; Nesterov", "ours"),
         Assumption("workers", f"{P}, in a ring", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B10"), ("codes", "null_codes"), b10, TASKS),),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from studies.papers.lin2020 import PERIODS, POST, P, of_period
-from studies.papers.real.tasks import MOST_TESTED, NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, MOST_TESTED, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding
@@ -56,8 +56,7 @@ PAPER = Paper(
         Assumption("switch of post-local SGD", f"after {SWITCH:,} of 5,120 steps; the paper's is at a decay", "ours"),
         Assumption("its period", f"{POST}", "published"),
         Assumption("momentum", "0.9, local and kept at averages; Nesterov", "published"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B5"), ("periods", "null_periods"), b5, TASKS),),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dsgd.report.contest import Contender
 from studies.papers.lin2021 import EVEN, SKEWED, WAYS, contender_at
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain, drop_difference
 from studies.reproduction.logged import Logged
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
@@ -77,8 +77,7 @@ PAPER = Paper(
         Assumption("order of D-PSGD", "step, then exchange", "published"),
         Assumption("norm of the ResNet-8", "GroupNorm", "ours"),
         Assumption("what is evaluated", "the mean of the workers' models", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(

@@ -31,6 +31,7 @@ ON_BOTH_TASKS = (
     Assumption("augmentation", "none", "ours"),
     Assumption("tuning", "rates in factors of sqrt 2 about the best; numbers of steps in factors of 2", "ours"),
 )
+COSINE_ON_BOTH_TASKS = (Assumption("schedule", "cosine, over 5,120 steps", "ours"), *ON_BOTH_TASKS)
 ON_TEXT = Assumption("task text", "a transformer of width 32 on the King James Bible, AdamW, batch 4", "ours")
 # of claims about half a point of accuracy or less: there are no more images of Fashion-MNIST
 MOST_TESTED: Mapping[str, tuple[str, ...]] = {"shapes": ("data.test_size=100000",), "fashion": ()}

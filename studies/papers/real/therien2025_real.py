@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, stated, tuned
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, stated, tuned
 from studies.papers.therien2025 import LOCAL, LOSS, RATE, RELATIVE, WAYS, WORKERS, pairs
 from studies.reproduction.fair import Null, loss_growth, loss_ratio
 from studies.reproduction.pages import shown
@@ -48,8 +48,7 @@ PAPER = Paper(
         Assumption("outer optimiser", "Nesterov's momentum, 0.9 with AdamW and 0.6 with Muon; rate 0.7", "published"),
         Assumption("weight decay", "0.01 for both; the paper tunes it", "ours"),
         Assumption("workers", f"{WORKERS}", "ours"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("D8"), ("optimizers", "null_optimizers"), d8, TASKS),),

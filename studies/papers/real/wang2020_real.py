@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from studies.papers.real.tasks import NULL, ON_BOTH_TASKS, TASKS, ending, stated
+from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated
 from studies.papers.wang2020 import TAU, of_beta
 from studies.reproduction.fair import Null, loss_growth, loss_ratio
 from studies.reproduction.paired import scores
@@ -65,8 +65,7 @@ PAPER = Paper(
         Assumption("period", f"{TAU}", "published"),
         Assumption("slow momenta", MOMENTA, "ours"),
         Assumption("momentum of the local steps", "0.9, kept over rounds; Nesterov", "published"),
-        Assumption("schedule", "cosine, over 5,120 steps", "ours"),
-        *ON_BOTH_TASKS,
+        *COSINE_ON_BOTH_TASKS,
     ),
     studies=tuple(_studies()),
     claims=(Claim(stated("B6"), ("slow_momentum", "null_slow_momentum"), b6, TASKS),),

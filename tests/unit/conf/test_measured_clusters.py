@@ -6,7 +6,7 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.runner.configuration import configure
-from studies.timing import timed
+from studies.cli.yardstick import timed
 
 NODES = {"aws10": 10, "intellect1": 14}
 TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null", "budget.steps=1", "algo=dpsgd")

@@ -11,9 +11,9 @@ import pytest
 
 from dsgd.cli.compose import composed
 from studies.cli.reproduce import main
+from studies.cli.yardstick import timed
 from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
 from studies.reproduction.yardstick_page import PREDICTED, read
-from studies.timing import timed
 from studies.yardstick import tables
 
 COMMITTED = Path(__file__).parents[3] / "results" / "yardstick"
