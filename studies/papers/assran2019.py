@@ -8,7 +8,7 @@ from dsgd.report.contest import Contender
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import accuracy_gain
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named, newer_small
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -128,12 +128,9 @@ PAPER = Paper(
     studies=(
         Study("all_reduce", _timing("algo=sync", "algo.overlap=false", "cluster.collective=ring")),
         Study("push", _timing("algo=sgp", "algo.overlap=0,1", "topology=one_peer_exponential")),
-        Study(
-            "accuracy",
-            (f"compare.contenders=[{named(WAYS)}]", f"nodes={listed(NODES)}", "topology=one_peer_exponential",
-             "data.test_size=4000", "budget.epochs=20"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "accuracy", f"compare.contenders=[{named(WAYS)}]", f"nodes={listed(NODES)}",
+            "topology=one_peer_exponential", "data.test_size=4000", "budget.epochs=20",
         ),
     ),
     claims=(

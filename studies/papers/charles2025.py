@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from studies.papers import CLAIMS
 from studies.reproduction.paired import growth, ratio
-from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
+from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, named, newer_small
 from studies.reproduction.verdict import Finding
 
 TAU, LARGER, SEEDS = 30, 4, 10  # LARGER: times the batch
@@ -47,13 +47,6 @@ PAPER = Paper(
         Assumption("batches", f"{BATCH} and {LARGER * BATCH}, at equal samples", "ours"),
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, one worker, 10 epochs", "ours"),
     ),
-    studies=(
-        Study(
-            "batches",
-            ("nodes=1", f"compare.contenders=[{named(WAYS)}]", f"compare.seeds={SEEDS}"),
-            ("experiment=newer_small",),
-            tuned=True,
-        ),
-    ),
+    studies=(newer_small("batches", "nodes=1", f"compare.contenders=[{named(WAYS)}]", f"compare.seeds={SEEDS}"),),
     claims=(Claim(CLAIMS["D6"], ("batches",), d6), Claim(CLAIMS["D7"], ("batches",), d7)),
 )

@@ -11,7 +11,7 @@ from studies.papers import CLAIMS
 from studies.papers.zhang2015.stability import growth_per_step
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import ratio, scores
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, newer_small
 from studies.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -168,13 +168,7 @@ PAPER = Paper(
         Assumption("what is trained in D5", "as above, 4 workers, 10 epochs; the local rate is tuned", "ours"),
     ),
     studies=(
-        Study(
-            "rounds",
-            ("nodes=8", "budget.epochs=20", TUNED,
-             f"compare.contenders={WAYS}"),
-            ("experiment=newer_small",),
-            tuned=True,
-        ),
+        newer_small("rounds", "nodes=8", "budget.epochs=20", TUNED, f"compare.contenders={WAYS}"),
         Study(
             "longer",
             ("model=mlp", "model.hidden=[128]", "data=shapes", "data.resolution=8", "data.train_size=16000",
@@ -189,12 +183,7 @@ PAPER = Paper(
              "cluster=jin2016", "budget.epochs=null", "budget.steps=200"),
         ),
         *LINES,
-        Study(
-            "momentum",
-            ("algo=diloco", f"compare.contenders=[{MOMENTA}]", "nodes=4"),
-            ("experiment=newer_small",),
-            tuned=True,
-        ),
+        newer_small("momentum", "algo=diloco", f"compare.contenders=[{MOMENTA}]", "nodes=4"),
     ),
     claims=(
         Claim(CLAIMS["B7"], ("rounds", "longer", "bytes"), b7),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dsgd.report.interval import estimate
 from studies.papers import CLAIMS
 from studies.reproduction.paired import ratio, scores
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, newer_small
 from studies.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -57,12 +57,9 @@ PAPER = Paper(
                    "10 epochs", "ours"),
     ),
     studies=(
-        Study(
-            "delays",
-            ("algo=streaming", f"algo.tau={TAU}", f"algo.fragments={FRAGMENTS}", f"compare.contenders=[{CONTENDERS}]",
-             f"nodes={WORKERS}", f"compare.seeds={SEEDS}"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "delays", "algo=streaming", f"algo.tau={TAU}", f"algo.fragments={FRAGMENTS}",
+            f"compare.contenders=[{CONTENDERS}]", f"nodes={WORKERS}", f"compare.seeds={SEEDS}",
         ),
     ),
     claims=(Claim(CLAIMS["D4"], ("delays",), d4),),

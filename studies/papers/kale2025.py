@@ -12,7 +12,7 @@ from dsgd.report.interval import Estimate, estimate
 from studies.papers import CLAIMS
 from studies.papers.zhang2015.stability import growth_per_step
 from studies.reproduction.paired import ratio, scores
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, newer_small
 from studies.reproduction.verdict import Check, Finding, Verdict, exactly
 
 if TYPE_CHECKING:
@@ -231,19 +231,13 @@ PAPER = Paper(
         ),
         *(_timing(late, BITS, 20 * H, "algo=diloco", f"algo.tau={H}", f"algo.overlap={late}") for late in LATE),
         *(_limit(overlap, p) for overlap, p in LIMITED),
-        Study(
-            "tuned",
-            ("algo=diloco", f"compare.contenders=[{WAYS}]", TUNED, f"optimizer.lr={LR:g}", f"nodes={WORKERS}",
-             f"compare.seeds={SEEDS}"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "tuned", "algo=diloco", f"compare.contenders=[{WAYS}]", TUNED, f"optimizer.lr={LR:g}", f"nodes={WORKERS}",
+            f"compare.seeds={SEEDS}",
         ),
-        Study(
-            "longer",
-            ("algo=diloco", "algo.overlap=none,eager", f"algo.tau={CLAIMED}", TUNED, f"optimizer.lr={LR:g}",
-             f"nodes={WORKERS}", f"budget.epochs={10 * LONGER}", "eval.every_epochs=10"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "longer", "algo=diloco", "algo.overlap=none,eager", f"algo.tau={CLAIMED}", TUNED, f"optimizer.lr={LR:g}",
+            f"nodes={WORKERS}", f"budget.epochs={10 * LONGER}", "eval.every_epochs=10",
         ),
         Study(
             "untuned",

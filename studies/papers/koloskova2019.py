@@ -14,7 +14,7 @@ from dsgd.report.interval import Estimate, estimate
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import ratio, scores
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, newer_small
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -156,11 +156,8 @@ PAPER = Paper(
                    "10 epochs", "ours"),
     ),
     studies=(
-        Study(
-            "codes",
-            ("nodes=8", "topology=ring", TUNED, "compare.tune_values=36", f"compare.contenders={WAYS}"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "codes", "nodes=8", "topology=ring", TUNED, "compare.tune_values=36", f"compare.contenders={WAYS}",
         ),
     ),
     claims=(

@@ -11,7 +11,7 @@ from dsgd.report.interval import Estimate
 from studies.papers import CLAIMS
 from studies.papers.lian2017.studies import TARGET_LOSS
 from studies.reproduction.paired import ratio, sample_ratio
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, newer_small
 from studies.reproduction.verdict import Finding, exactly, over_region
 
 if TYPE_CHECKING:
@@ -189,12 +189,9 @@ PAPER = Paper(
     ),
     studies=(
         *(
-            Study(
-                name,
-                ("algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
-                 f"cluster.bandwidth={bandwidth}", f"cluster.slow_nodes={{7: {factor}.0}}"),
-                ("experiment=newer_small",),
-                tuned=True,
+            newer_small(
+                name, "algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
+                f"cluster.bandwidth={bandwidth}", f"cluster.slow_nodes={{7: {factor}.0}}",
             )
             for name, bandwidth, factor in (*((f"slow_{factor}", "1e9", factor) for factor in FACTORS),
                                             ("fast", "1e10", FACTORS[0]))

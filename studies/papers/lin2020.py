@@ -13,7 +13,7 @@ from dsgd.report.interval import estimate
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import accuracy_gain, ratio
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, newer_small
 from studies.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -101,12 +101,9 @@ PAPER = Paper(
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, 16 workers, batch 16 each", "ours"),
     ),
     studies=(
-        Study(
-            "periods",
-            (f"compare.contenders={WAYS}", f"nodes={P}", f"budget.epochs={EPOCHS}", "schedule=step",
-             f"schedule.milestones=[{DECAYS[0]},{DECAYS[1]}]", "data.test_size=4000"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "periods", f"compare.contenders={WAYS}", f"nodes={P}", f"budget.epochs={EPOCHS}", "schedule=step",
+            f"schedule.milestones=[{DECAYS[0]},{DECAYS[1]}]", "data.test_size=4000",
         ),
     ),
     claims=(

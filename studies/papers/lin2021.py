@@ -11,7 +11,7 @@ from dsgd.report.interval import estimate
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import accuracy_gain
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, named
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, listed, named, newer_small
 from studies.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -136,12 +136,9 @@ PAPER = Paper(
         Assumption("what is evaluated", "the mean of the workers' models", "ours"),
     ),
     studies=(
-        Study(
-            "shares",
-            ("nodes=16", "data.split=dirichlet", f"data.split_alpha={listed(ALPHAS)}", "optimizer.nesterov=false",
-             "budget.epochs=20", f"compare.contenders=[{named(WAYS)}]"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "shares", "nodes=16", "data.split=dirichlet", f"data.split_alpha={listed(ALPHAS)}",
+            "optimizer.nesterov=false", "budget.epochs=20", f"compare.contenders=[{named(WAYS)}]",
         ),
     ),
     claims=(

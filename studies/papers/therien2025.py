@@ -6,7 +6,7 @@ from dsgd.report.contest import Contender
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
 from studies.reproduction.paired import growth, ratio
-from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
+from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, named, newer_small
 from studies.reproduction.verdict import Finding
 
 WORKERS, TAU, SEEDS = 4, 30, 10
@@ -60,11 +60,9 @@ PAPER = Paper(
                    "10 epochs; the local rate is tuned", "ours"),
     ),
     studies=(
-        Study(
-            "optimizers",
-            (f"nodes={WORKERS}", RATE, *LOCAL, f"compare.contenders=[{named(WAYS)}]", f"compare.seeds={SEEDS}"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "optimizers", f"nodes={WORKERS}", RATE, *LOCAL, f"compare.contenders=[{named(WAYS)}]",
+            f"compare.seeds={SEEDS}",
         ),
     ),
     claims=(Claim(CLAIMS["D8"], ("optimizers",), d8),),

@@ -13,7 +13,7 @@ from dsgd.report.interval import Estimate, estimate
 from dsgd.report.ratio import paired_ratio
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, listed, newer_small
 from studies.reproduction.verdict import Finding, holds
 
 if TYPE_CHECKING:
@@ -91,12 +91,9 @@ PAPER = Paper(
         Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16, 10 epochs", "ours"),
     ),
     studies=(
-        Study(
-            "slow_momentum",
-            ("algo=diloco", "algo.outer=slowmo", "algo.olr=1", f"algo.tau={TAU}", f"algo.beta={listed(BETAS)}",
-             f"nodes={listed(NODES)}"),
-            ("experiment=newer_small",),
-            tuned=True,
+        newer_small(
+            "slow_momentum", "algo=diloco", "algo.outer=slowmo", "algo.olr=1", f"algo.tau={TAU}",
+            f"algo.beta={listed(BETAS)}", f"nodes={listed(NODES)}",
         ),
     ),
     claims=(

@@ -49,6 +49,11 @@ class Study:
         return " ".join([program, *map(_quoted, self.at(scale) or ())])
 
 
+def newer_small(name: str, *overrides: str) -> Study:
+    """Return a study by dsgd-compare with the settings of conf/experiment/newer_small.yaml."""
+    return Study(name, overrides, ("experiment=newer_small",), tuned=True)
+
+
 @dataclass(frozen=True)
 class Assumption:
     """A setting of the paper as it is used here. status: one of STATUSES, whether the paper has it."""
