@@ -50,7 +50,6 @@ class Evaluation:
     batch_norm: str = "auto"
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
     workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
-    sharded: bool | None = None  # over several processes, engine=dist; None: on GPUs, and of image files
     conservation: bool = False  # record how far the sums have drifted that the algorithm conserves; a simulation only
     test_folds: bool = False  # also evaluate equal parts of the test set at the end; a simulation only
     diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: engine/divergence.py

@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 # key: its former default, which a stored configuration may have, and what to use instead
-WITHDRAWN: dict[str, tuple[Any, str]] = {}
+WITHDRAWN: dict[str, tuple[Any, str]] = {
+    "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
+}
 
 # the former import path of a class that stored configurations and files of users name
 MOVED = {

@@ -19,7 +19,6 @@ from dsgd.engines.dist.common_start import has_common_start
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.engines.dist.coordinator.coordinator import Coordinator
 from dsgd.engines.dist.coordinator.messages import MessageRules
-from dsgd.engines.dist.coordinator.sharded import evaluate, evaluator_ranks, is_sharded
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.coordinator.spool import Spool
 from dsgd.engines.dist.job import Limits, ProcessJob
@@ -167,7 +166,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
 
 
 def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined | None) -> None:
-    """Fork the servers, workers and evaluators that belong to this process."""
+    """Fork the servers and workers that belong to this process."""
     p, k = job.experiment.nodes, job.experiment.algo.servers
     for node in range(p, p + k):
         if joined is None or (node - p) % p == joined.rank:
@@ -176,9 +175,6 @@ def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined |
     readers = max(1, cores() // (len(job.devices) if joined is None else launch(os.environ).local_nodes))
     for rank in job.devices:
         parent.start(f"worker {rank}", _worker(job, rank, readers), restarts, echo=rank == 0)
-    if is_sharded(job):
-        for rank in evaluator_ranks(job, cores()):  # each needs memory of its own
-            parent.start(f"evaluator {rank}", _process(evaluate, job, rank))
 
 
 def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool], int]:

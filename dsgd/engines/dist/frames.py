@@ -97,7 +97,7 @@ def decode_text(
 
     Raises BadFrame before any memory is taken for them."""
     try:
-        message = json.loads(bytes(text))  # msgspec reads no NaN, which a loss may be
+        message = json.loads(bytes(text))
         announced = [(name, DTYPES[dtype], length) for name, dtype, length in convert(message, Announcement).vectors]
         message.pop("vectors", None)
     except (ValueError, KeyError, RecursionError, ValidationError) as error:

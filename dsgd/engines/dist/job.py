@@ -11,7 +11,7 @@ from dsgd.engines.dist.frames import VectorLimit
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
 
-HEARTBEAT_S = 0.5  # interval at which workers, servers and evaluators report to the coordinator
+HEARTBEAT_S = 0.5  # interval at which workers and servers report to the coordinator
 JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
 TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
 HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive the other: those of a dead one end at once
@@ -71,7 +71,7 @@ class ProcessJob:
 
     @property
     def model_limit(self) -> VectorLimit:
-        """Return the most that a model for an evaluator is: x and buffers."""
+        """Return the most that a model is: x and buffers."""
         numbers = [self.problem.dimension, self.problem.start_buffers.numel()]
         return VectorLimit(2, max(numbers), sum(numbers) * self.problem.start.element_size())
 

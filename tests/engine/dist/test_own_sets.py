@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.prefork import Prefork
 from tests.unit.data.test_own_sets import COUNT, HERE
 
@@ -28,16 +26,13 @@ BUDGET = (
 )
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_workers_and_whoever_evaluates_read_the_samples_that_they_ask_for(
-    tmp_path: Path, prefork: Prefork, sharded: bool
-) -> None:
+def test_workers_and_coordinator_read_the_samples_that_they_ask_for(tmp_path: Path, prefork: Prefork) -> None:
     """A file with one position, and threads that a forked process lacks: as from memory."""
     path = tmp_path / "set"
     path.write_bytes(bytes(range(COUNT)))
     found = {}
     for target in ("in_memory", "from_file", "by_threads"):
-        options = (f"data.target={HERE}{target}", f"data.arguments={{path: '{path}'}}", f"eval.sharded={sharded}")
+        options = (f"data.target={HERE}{target}", f"data.arguments={{path: '{path}'}}")
         run = prefork.run(tmp_path / target, *LINE, *BUDGET, *options)
         assert run.summary["status"] == "completed", run.err
         lines = [line for line in run.err.splitlines() if line.startswith(f"data.target={HERE}{target}")]

@@ -46,8 +46,8 @@ def sockets(pid: int) -> int:
 
 @pytest.mark.parametrize("algo", long_but(["sync", "easgd", "gossip"], {**FREE_RUNNING, **LOCKSTEP}))
 def test_every_process_listens_on_one_port_of_this_machine(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    """The coordinator, workers and servers; the command and evaluators on none."""
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", "eval.sharded=true", LONG)
+    """The coordinator, workers and servers; the command on none."""
+    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG)
     processes = watched.wait_for_marks() | {"command": watched.run.pid}
     found = {name: ports(pid) for name, pid in processes.items()}
     serving = {name for name in found if name.split()[0] in ("coordinator", "worker", "server")}

@@ -57,13 +57,12 @@ KINDS = {
         "kill": 4, "stop": 2, "pause": 3, "long pause": 2, "cut control": 1, "cut snapshots": 2, "cut peer": 2,
     },
     "server": {"kill": 3, "stop": 1, "pause": 2, "long pause": 1, "cut control": 1, "cut snapshots": 1},
-    "evaluator": {"kill": 2, "stop": 1, "pause": 1, "cut control": 1},
     "coordinator": {"kill": 3, "stop": 2, "pause": 3, "long pause": 1},
     "command": {"kill": 3, "pause": 2},
     "signals": {"INT": 3, "TERM": 2, "USR1": 2, "USR2": 1, "INT INT": 2, "USR1 TERM": 2},
     "disk": {"full": 1},
 }  # fmt: skip
-VICTIMS = {"worker": 8, "server": 6, "evaluator": 4, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
+VICTIMS = {"worker": 8, "server": 6, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
 PHASES = {"start": 2, "marks": 6, "end": 1}
 
 # How a run may end. lost: without a summary, since whoever writes it was killed. none: before there was a record or,
@@ -136,8 +135,6 @@ class Schedule:
         again = (*self.later, *(self.extended or ()))
         late = {COMPLETED} if fault.phase == "end" or fault in again else set[str]()
         match fault.victim, fault.kind:
-            case "evaluator", _:
-                return {COMPLETED}
             case _, "pause":
                 return {COMPLETED}
             case "signals", _ if self.launcher == "torchrun":
@@ -180,18 +177,17 @@ def draw(number: int) -> Schedule:
     algo = list(ALGORITHMS)[number % len(ALGORITHMS)]
     launcher = "torchrun" if rng.random() < UNDER_TORCHRUN else "dsgd-run"
     nodes = 2 if launcher == "torchrun" else NODES
-    sharded = rng.random() < 0.35
-    options = [*ALGORITHMS[algo], f"nodes={nodes}", f"eval.sharded={str(sharded).lower()}"]
-    options.append(f"engine.checkpoint_every_s={rng.choice(['0.2', '0.5', '60'])}")
+    checkpoint_every_s = rng.choice(["0.2", "0.5", "60"])
+    options = [*ALGORITHMS[algo], f"nodes={nodes}", f"engine.checkpoint_every_s={checkpoint_every_s}"]
     if algo in FREE_RUNNING and launcher == "dsgd-run" and rng.random() < 0.3:
         options.append("engine.restarts=1")
     if rng.random() < 0.15:
         options.append("trace=true")
     count = 1 if launcher == "torchrun" else rng.choice([1, 1, 2])
-    faults = tuple(_fault(rng, algo, nodes, sharded, launcher) for _ in range(count))
+    faults = tuple(_fault(rng, algo, nodes, launcher) for _ in range(count))
     later = rng.random() < 0.25 and launcher == "dsgd-run"
-    again = (replace(_fault(rng, algo, nodes, sharded, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
-    extended = (replace(_fault(rng, algo, nodes, sharded, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
+    again = (replace(_fault(rng, algo, nodes, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
+    extended = (replace(_fault(rng, algo, nodes, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
     if extends := rng.random() < EXTENDED:
         options.append("engine.keep_checkpoint=true")
     return Schedule(
@@ -199,14 +195,14 @@ def draw(number: int) -> Schedule:
     )
 
 
-def _fault(rng: random.Random, algo: str, nodes: int, sharded: bool, launcher: str) -> Fault:
+def _fault(rng: random.Random, algo: str, nodes: int, launcher: str) -> Fault:
     servers = 0 if algo in LOCKSTEP or algo in SERVERLESS else 2 if "2 servers" in algo else 1
-    there = {"server": servers > 0, "evaluator": sharded, "disk": launcher == "dsgd-run"}
+    there = {"server": servers > 0, "disk": launcher == "dsgd-run"}
     weights = {victim: weight for victim, weight in VICTIMS.items() if there.get(victim, True)}
     (victim,) = rng.choices(list(weights), list(weights.values()))
     (kind,) = rng.choices(list(KINDS[victim]), list(KINDS[victim].values()))
-    number = rng.randrange({"worker": nodes, "server": servers, "evaluator": 1}.get(victim, 1))
-    name = f"{victim} {number}" if victim in ("worker", "server", "evaluator") else victim
+    number = rng.randrange({"worker": nodes, "server": servers}.get(victim, 1))
+    name = f"{victim} {number}" if victim in ("worker", "server") else victim
     (phase,) = rng.choices(list(PHASES), list(PHASES.values()))
     marks = rng.randint(1, MARKS - 1) if phase == "marks" else 0
     delay_s = rng.uniform(0, {"start": 0.6, "marks": 0.2, "end": 0.1}[phase])

@@ -9,7 +9,7 @@ import socket
 
 from tests.support.proc import ESTABLISHED, LISTENING, Process, connections, descriptors, open_files, processes
 
-NAMES = ("worker", "server", "evaluator", "coordinator")
+NAMES = ("worker", "server", "coordinator")
 PIDFD_GETFD = 438  # Linux' number of the system call
 
 

@@ -1,32 +1,33 @@
 """The process that records a run: it evaluates marks and saves checkpoints, off the path of gradients and messages.
 
 A thread of its own listens to workers and servers (`monitor.py`). The thread that calls `Coordinator.run` evaluates
-the snapshots that they submit, or has them evaluated in parts (`sharded.py`), with the lowest priority, so that
-evaluation delays itself and not training.
+the snapshots that they submit, with the lowest priority, so that evaluation delays itself and not training. It uses
+the first GPU of this machine's workers, or the CPU.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from queue import Empty
-from typing import Any
+from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
 
 from dsgd.engines.dist.control import Hub
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
-from dsgd.engines.dist.coordinator.sharded import (
-    INTERRUPT_POLL_S,
-    is_sharded,
-    measure_in_parts,
-    measure_workers_in_parts,
-)
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, initial_snapshots
 from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.rules.marks import Mark, Progress, summary_of
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
+from dsgd.problem.precision import prepare
+
+INTERRUPT_POLL_S = 0.1  # how often the thread that waits for marks checks for an interrupt
+COST_S, COST_SHARE = 10.0, 0.25  # evaluations that took longer, and a larger share of the time, have a line
+
+T = TypeVar("T")
 
 
 class Coordinator:
@@ -40,7 +41,9 @@ class Coordinator:
         self.experiment = job.experiment
         self.progress = Progress() if job.state is None else Progress(**job.state["progress"])
         self.monitor = RunMonitor(job, hub, log, checkpoint_every_s)
-        self._is_sharded = is_sharded(job)
+        self._log = log
+        self._device = torch.device(job.devices[min(job.devices)][0])
+        self._evaluation_s: list[float] = []  # wall time of each evaluation
         self._interrupted: Callable[[], bool] = lambda: False
 
     def listen(self) -> None:
@@ -55,6 +58,7 @@ class Coordinator:
         monitor, self._interrupted = self.monitor, interrupted
         monitor.begin()
         lower_thread_priority()
+        begin = time.monotonic()
         if self.job.state is None:
             first = initial_snapshots(self.experiment, self.job.problem)
             yield self._evaluate(first, is_first=True)
@@ -67,6 +71,8 @@ class Coordinator:
                 continue
             if item is None:
                 monitor.phase.settle()
+                if line := cost_line(self._evaluation_s, time.monotonic() - begin):
+                    self._log(line)
                 return
             monitor.schedule.release(item)
             if item.is_checkpoint:
@@ -113,9 +119,10 @@ class Coordinator:
             self.monitor.stop_requested.set()
 
     def _evaluate(self, mark: PendingSnapshots, is_first: bool = False) -> Mark:
-        experiment = self.experiment
+        experiment, problem, begin = self.experiment, self.job.problem, time.monotonic()
         xs, buffers, centre = mark.models(experiment)
-        values = mark.counters(experiment).fields(experiment) | self._measure(mark.key, xs, buffers, centre)
+        of_output = self._measured(lambda: measure(problem, experiment.eval, xs, buffers, centre))
+        values = mark.counters(experiment).fields(experiment) | of_output
         self.progress.marks += 1
         status = self.progress.judge(experiment, values)
         if status is not None and self.monitor.phase.verdict is None:
@@ -123,20 +130,34 @@ class Coordinator:
         # only now is it known whether this mark is the last
         everybody = is_first or status is not None or mark.key == LAST
         chosen = evaluated_workers(experiment.eval, len(xs), everybody)
-        values |= self._measure_workers(mark.key, [xs[i] for i in chosen], [buffers[i] for i in chosen])
+        theirs = [xs[i] for i in chosen], [buffers[i] for i in chosen]
+        values |= self._measured(lambda: measure_workers(problem, *theirs))
+        self._evaluation_s.append(time.monotonic() - begin)
         return values
 
-    def _measure(
-        self, key: str, xs: Sequence[Tensor], buffers: Sequence[Tensor], centre: Tensor | None
-    ) -> dict[str, float | None]:
-        experiment, problem = self.experiment, self.job.problem
-        if not self._is_sharded:
-            return measure(problem, experiment.eval, xs, buffers, centre)
-        pool = self.monitor.evaluators
-        return measure_in_parts(pool, experiment, problem, key, xs, buffers, centre, self._check_interrupt)
+    def _measured(self, measure: Callable[[], T]) -> T:
+        """Return measurements, from the CPU where the GPU cannot make them: workers may fill it, or have it alone."""
+        problem = self.job.problem
+        try:
+            if problem.device != self._device:
+                prepare(self.experiment.precision, self._device)
+                problem.to(self._device)
+            return measure()
+        except RuntimeError as error:
+            if self._device.type == "cpu":
+                raise
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._log(f"{self._device} cannot evaluate: {reason}; the CPU evaluates from now on")
+            self._device = torch.device("cpu")
+            problem.to(self._device)
+            return measure()
 
-    def _measure_workers(self, key: str, xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> dict[str, float | None]:
-        problem, pool = self.job.problem, self.monitor.evaluators
-        if not self._is_sharded:
-            return measure_workers(problem, xs, buffers)
-        return measure_workers_in_parts(pool, self.experiment, problem, key, xs, buffers, self._check_interrupt)
+
+def cost_line(evaluation_s: Sequence[float], run_s: float) -> str | None:
+    """Return the line that says what evaluations cost a run; None where they cost little. evaluation_s: wall time of
+    each. run_s: wall time from the first evaluation to the end of the last."""
+    total_s = sum(evaluation_s)
+    if total_s < COST_S or total_s < COST_SHARE * run_s:
+        return None
+    share = f"{total_s:.0f} s of {run_s:.0f} s"
+    return f"{len(evaluation_s)} evaluations in the coordinator took {share}; eval.every_* sets how often it evaluates"

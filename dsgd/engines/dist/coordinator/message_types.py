@@ -17,7 +17,6 @@ Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]  # which NaN is not either
 Seconds = Annotated[float, Meta(ge=0, lt=1e300)]
 Key = Annotated[str, Meta(max_length=100)]  # name of a mark, checkpoint or vector; a digest
-SentSums = tuple[float, float, Whole, Whole, Whole]  # `dsgd.problem.problem.Sums`, whose losses may be no numbers
 
 
 class Declared(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,10 +77,6 @@ class NodeHello(SnapshotsHello, frozen=True):
     gpus: bool
 
 
-class EvaluatorHello(Hello, frozen=True):
-    name: str
-
-
 class Failed(ClientMessage, frozen=True):
     error: str
     suspect: Whole | None
@@ -122,20 +117,13 @@ class SnapshotMessage(Heartbeat, frozen=True):
     same: tuple[Key, ...] = ()
 
 
-class Evaluated(ClientMessage, frozen=True):
-    """Sums of each set, or an error instead."""
-
-    sums: tuple[SentSums, ...] | UnsetType = UNSET
-    error: str | UnsetType = UNSET
-
-
 class Start(ClientMessage, frozen=True):
     rank: Whole
     digest: dict[str, dict[str, str]]
     hash: str
 
 
-HELLOS = {"node": NodeHello, "snapshots": SnapshotsHello, "evaluator": EvaluatorHello, "agent": Hello}
+HELLOS = {"node": NodeHello, "snapshots": SnapshotsHello, "agent": Hello}
 OF_ROLES: dict[str | None, dict[str, type[ClientMessage]]] = {
     None: {"failed": Failed},  # before it could say who it is
     "node": {
@@ -150,7 +138,6 @@ OF_ROLES: dict[str | None, dict[str, type[ClientMessage]]] = {
         "failed": Failed,
     },
     "snapshots": {"offer": Offer, "snapshot": SnapshotMessage},
-    "evaluator": {"heartbeat": Heartbeat, "evaluated": Evaluated, "failed": Failed},
     "agent": {"interrupt": ClientMessage, "start": Start},
 }
 OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers

@@ -20,7 +20,6 @@ from dsgd.engines.dist.coordinator.message_types import (
     OF_ROLES,
     OF_WORKERS,
     ClientMessage,
-    Evaluated,
     Failed,
     Heartbeat,
     Hello,
@@ -37,7 +36,6 @@ from dsgd.engines.dist.job import ProcessJob
 from dsgd.safe_text import for_terminal
 
 PRINTED_LIMIT = 10_000  # characters of what a process says about an error
-PRINTED = ("error", "name")  # fields that go to the terminal
 
 
 class MessageRules:
@@ -45,7 +43,7 @@ class MessageRules:
 
     def __init__(self, job: ProcessJob) -> None:
         p, k = job.experiment.nodes, job.experiment.algo.servers
-        self.clients = 2 * (2 * (p + k) + 2 * p)  # each node has two, and there are evaluators and parents
+        self.clients = 2 * (2 * (p + k) + p)  # each node has two, and there are parents
         self._nodes, self._workers = p + k, p
         self._lockstep = job.experiment.algo.lockstep
         self._limit = job.snapshot_limit
@@ -70,9 +68,8 @@ class MessageRules:
         if isinstance(sent, SnapshotMessage):
             assert client.node is not None
             self._check_vectors(client.node, sent, vectors)
-        for field in PRINTED:
-            if field in message:
-                message[field] = _printable(message[field])
+        if isinstance(sent, Failed):
+            message["error"] = _printable(sent.error)
 
     def _declared(self, client: Client, message: Message) -> type[ClientMessage]:
         """Return what this client may send under the kind of this message."""
@@ -107,8 +104,6 @@ class MessageRules:
                 return {"counters": self._are_counters(node, sent.counters)}
             case Offer():
                 return {"digests": self._lockstep and self._are_vectors(sent.digests)}
-            case Evaluated():
-                return {"sums": (sent.sums is UNSET) != (sent.error is UNSET)}
             case Start():
                 return {"rank": self._is_worker(sent.rank), "digest": sent.digest.keys() == self._parts}
         return {}

@@ -15,13 +15,12 @@ from dsgd.engines.dist.coordinator.membership import Member, Membership, failure
 from dsgd.engines.dist.coordinator.quorum_decision import QuorumDecision
 from dsgd.engines.dist.coordinator.run_phase import RunPhase
 from dsgd.engines.dist.coordinator.sample_totals import SampleTotals
-from dsgd.engines.dist.coordinator.sharded import EvaluatorClient, EvaluatorPool
 from dsgd.engines.dist.coordinator.shared_vectors import SharedVectors
 from dsgd.engines.dist.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot
 from dsgd.engines.dist.coordinator.start import RunStart, StartFailed
 from dsgd.engines.dist.frames import BadFrame
-from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.rules.trace import TraceRow
 
 EVENT_POLL_S = 0.01
@@ -45,8 +44,6 @@ class RunMonitor:
         self.stop_requested = threading.Event()
         self.members = Membership(job.experiment, job.limits, log)
         self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
-        join_limit_s = min(JOIN_TIMEOUT_S, job.limits.timeout_s)
-        self.evaluators = EvaluatorPool(hub, job.limits.timeout_s, time.monotonic() + join_limit_s, log)
         self._job = job
         self._experiment = job.experiment
         self._hub = hub
@@ -57,7 +54,7 @@ class RunMonitor:
         self._quorum = QuorumDecision(job.experiment, lambda message: self._send(self._member_clients, message))
         self._heartbeat_sent = time.monotonic()
         self._complaint: tuple[float, str, int | None] | None = None  # when to decide on it, its text, its suspect
-        self._observers: list[Client] = []  # evaluators, and the parents of processes on other machines
+        self._agents: list[Client] = []  # the parents of processes on other machines
         self._begun = threading.Event()
         self._closing = threading.Event()
         self._outcome = "failed"
@@ -108,9 +105,8 @@ class RunMonitor:
         finally:
             self.complete.put(None)
             try:
-                self._listen_to_evaluators()
+                self._wait_for_record()
             finally:
-                self.evaluators.close()
                 self._hub.close()
 
     def _listen(self) -> None:
@@ -119,13 +115,13 @@ class RunMonitor:
             self._tick(time.monotonic())
         self._send(self._member_clients, {"kind": "exit", "status": self.status})
 
-    def _listen_to_evaluators(self) -> None:
+    def _wait_for_record(self) -> None:
         """Go on until the record is written, since marks may wait for their evaluation. Parents on other machines are
         released only then: a launcher may end all processes together with the first."""
         while not self._closing.is_set():
             self._receive_events()
             self._heartbeat(time.monotonic())
-        self._send(self._observers, {"kind": "exit", "status": self._outcome})
+        self._send(self._agents, {"kind": "exit", "status": self._outcome})
 
     def _tick(self, now: float) -> None:
         self._heartbeat(now)
@@ -147,10 +143,9 @@ class RunMonitor:
                 self._train(now)
 
     def _heartbeat(self, now: float) -> None:
-        self.evaluators.assign(now)
         if now - self._heartbeat_sent > COORDINATOR_HEARTBEAT_S:
             self._heartbeat_sent = now
-            self._send([*self._member_clients, *self._observers], {"kind": "heartbeat"})
+            self._send([*self._member_clients, *self._agents], {"kind": "heartbeat"})
 
     def _start_training(self, now: float) -> None:
         """Start training when all members are ready."""
@@ -225,18 +220,11 @@ class RunMonitor:
         """Handle one event. Members are ignored once the run is over, even within one poll."""
         role = message.get("role") if message is not None else None
         if message is None:
-            if isinstance(client.owner, EvaluatorClient):
-                self.evaluators.disconnected(client.owner)
-            elif isinstance(client.owner, Member):
+            if isinstance(client.owner, Member):
                 self._disconnected(client.owner, client)
-        elif role in ("agent", "evaluator"):
+        elif role == "agent":
             self._starting.came(message)
-            self._observers.append(client)
-            if role == "evaluator":
-                client.owner = self.evaluators.join(client, message["name"])
-        elif isinstance(client.owner, EvaluatorClient):
-            if message["kind"] == "evaluated":  # the others are heartbeats
-                self.evaluators.receive(client.owner, message)
+            self._agents.append(client)
         elif message["kind"] == "interrupt":  # by a parent
             self.stop_requested.set()
         elif message["kind"] == "start":  # likewise

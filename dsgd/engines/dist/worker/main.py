@@ -69,7 +69,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     go = client.wait_for("go")
     engine.total = (go["samples"], go["own_steps"])
 
-    def enqueue(message: Message, _: dict[str, Tensor]) -> None:
+    def enqueue(message: Message) -> None:
         engine.events.put((_handle, (engine, message)))
 
     client.listen(enqueue)
@@ -174,7 +174,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]
 
-    def handle(message: Message, _: object) -> None:
+    def handle(message: Message) -> None:
         if message["kind"] in ("mark", "checkpoint"):
             with lock:
                 vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}

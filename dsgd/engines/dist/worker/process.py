@@ -1,4 +1,4 @@
-"""Run the process of a worker, server or evaluator: its connection to the coordinator, its errors, its exit status."""
+"""Run the process of a worker or server: its connection to the coordinator, its errors, its exit status."""
 
 from __future__ import annotations
 
@@ -91,10 +91,6 @@ class CoordinatorClient:
         """Send a small message."""
         self._line.send({"kind": kind, **fields})
 
-    def accept_models(self) -> None:
-        """Let the coordinator send models, which nobody but an evaluator gets."""
-        self._line.limit = self._job.model_limit
-
     def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
         """Open the second connection, which `submit` uses in a thread of its own. shares: offer the digest of each
         vector first, since the coordinator may have it from another worker."""
@@ -163,19 +159,19 @@ class CoordinatorClient:
 
         threading.Thread(target=report, name="reports", daemon=True).start()
 
-    def listen(self, handle: Callable[[Message, dict[str, Tensor]], None]) -> None:
-        """Pass every message and its vectors to `handle` from now on, in a thread of its own. `exit`, or the loss of
-        the coordinator, ends the process at once, whatever it is doing."""
+    def listen(self, handle: Callable[[Message], None]) -> None:
+        """Pass every message to `handle` from now on, in a thread of its own. `exit`, or the loss of the coordinator,
+        ends the process at once, whatever it is doing."""
 
         def receive_messages() -> None:
             try:
                 for message in self._early:
-                    handle(message, {})
+                    handle(message)
                 while True:
-                    message, vectors = self._line.receive_with_vectors()
+                    message = self._line.receive()
                     if message["kind"] == "exit":
                         os._exit(EXIT_OK)
-                    handle(message, vectors)
+                    handle(message)
             except CoordinatorGone as error:
                 _say(str(error))
                 os._exit(EXIT_ORPHANED)
@@ -193,10 +189,10 @@ ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
 
 
 def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: bool) -> int:
-    """Run the main function of a worker, server or evaluator, and return the process's exit status.
+    """Run the main function of a worker or server, and return the process's exit status.
 
-    main: gets `job`, `index`, the connection to the coordinator and `is_replacement`. index: node of a worker or
-    server, rank of an evaluator. is_replacement: the process takes the place of one that died.
+    main: gets `job`, `index`, the connection to the coordinator and `is_replacement`. index: its node.
+    is_replacement: the process takes the place of one that died.
 
     An exception is reported to the coordinator, which decides what follows, and in this process's log.
     """

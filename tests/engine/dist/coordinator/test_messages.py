@@ -32,7 +32,6 @@ DEADLINE_S = 60.0
 NAN, INFINITY = float("nan"), float("inf")
 NODE = {"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1, "gpus": False}
 SNAPSHOTS = {"kind": "hello", "role": "snapshots", "node": 0}
-EVALUATOR = {"kind": "hello", "role": "evaluator", "name": "evaluator 0"}
 AGENT = {"kind": "hello", "role": "agent"}
 COUNTERS = {"bytes_sent": 8.0, "busy_s": 0.5, "staleness": [0, 1, 2], "missed": 3}
 SNAPSHOT = {"kind": "snapshot", "key": "last", "steps": 5, "time_s": 0.5, "counters": COUNTERS, "extra": {}}
@@ -155,15 +154,11 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
     assert listening.hears(SNAPSHOTS, SNAPSHOT, vectors=model())
     assert listening.hears(SNAPSHOTS, CHECKPOINT, vectors=model(velocity=vector(), **kept))
     assert listening.hears({**SNAPSHOTS, "node": 2}, of_server, vectors={"x": vector(), "m": vector()})
-    assert listening.hears(EVALUATOR, {"kind": "heartbeat", "steps": 0, "counters": {}})
-    for loss in (NAN, INFINITY):
-        assert listening.hears(EVALUATOR, {"kind": "evaluated", "sums": [[loss, loss, 1, 1, 5], [loss, 1.0, 0, 0, 0]]})
-    assert listening.hears(EVALUATOR, {"kind": "evaluated", "error": "no"})
     assert listening.hears(AGENT, {"kind": "interrupt"})
     assert traced.hears(SNAPSHOTS, SNAPSHOT, vectors=model(**spans(torch.zeros(100, dtype=torch.float64))))
     assert lockstep.hears(SNAPSHOTS, {**SNAPSHOT, "key": "step:5"}, vectors=model())
     assert listening.log == traced.log == lockstep.log == []
-    assert {role for role, _ in listening.heard} == {None, "node", "snapshots", "evaluator", "agent"}
+    assert {role for role, _ in listening.heard} == {None, "node", "snapshots", "agent"}
 
 
 def without(message: dict[str, Any], field: str) -> dict[str, Any]:
@@ -173,7 +168,6 @@ def without(message: dict[str, Any], field: str) -> dict[str, Any]:
 HEARTBEAT = {"kind": "heartbeat", "steps": 5, "counters": COUNTERS}
 ENDED = {"kind": "ended", "steps": 5, "time_s": 1.0}
 MISSED = {"kind": "missed", "steps": 5, "key": "checkpoint:1"}
-EVALUATED = {"kind": "evaluated", "sums": [[1.0, 1.0, 1, 1, 5]]}
 WRONG_STEPS = (-1, 1.0, True, None, "5", 1 << 53, NAN, [], {})
 WRONG_TIMES = (-1.0, True, None, "5", NAN, INFINITY, 10**400, [])
 WRONG_COUNTERS = (
@@ -191,10 +185,6 @@ WRONG_EXTRA: tuple[Any, ...] = (
     {"rng": {}},
     {"rng": "x"},
 )
-WRONG_SUMS = (
-    *(None, 5, {}, [5], [{}], [[1.0, 1.0, 1, 1]], [[1.0, 1.0, 1, 1, -1]], [["x", 1.0, 1, 1, 1]]),
-    *([[1.0, "x", 1, 1, 1]], [[1.0, 1.0, 1, NAN, 1]]),
-)
 OF_NODES = [
     *({**HEARTBEAT, "steps": steps} for steps in WRONG_STEPS),
     *({"kind": "steps", "steps": steps} for steps in WRONG_STEPS),
@@ -205,10 +195,10 @@ OF_NODES = [
     *({**FAILED, "error": error} for error in (None, 5, [])),
     *({**FAILED, "caused_by_peer": by_peer} for by_peer in (None, 0, "no")),
     *(without(message, field) for message in (HEARTBEAT, ENDED, MISSED, FAILED) for field in message),
-    {"kind": "snapshot"}, {"kind": "evaluated"}, {"kind": "interrupt"}, {"kind": "no such"}, {"kind": ""},
+    {"kind": "snapshot"}, {"kind": "interrupt"}, {"kind": "no such"}, {"kind": ""},
     *({**message, "more": 1} for message in (HEARTBEAT, ENDED, MISSED, FAILED, {"kind": "ready"})),
     *({"kind": "gpu", "facts": facts} for facts in (None, [], {"cuda": 12.8}, {"host": "x"}, {"gpu": "x" * 1001})),
-    NODE, SNAPSHOTS, EVALUATOR, {"kind": "ready", "role": "evaluator"},
+    NODE, SNAPSHOTS, AGENT, {"kind": "ready", "role": "agent"},
     {"kind": "ready", "vectors": [["x", "float64", 1]]},
 ]  # fmt: skip
 
@@ -222,23 +212,17 @@ def test_what_no_node_sends_ends_the_connection(listening: Listening) -> None:
 
 def test_a_first_message_that_says_nothing_of_use_ends_the_connection(listening: Listening) -> None:
     for message in (
-        {"kind": "ready"}, {"kind": "heartbeat"}, {"kind": "hello"}, SNAPSHOT, EVALUATED, {"kind": "interrupt"},
-        *({"kind": "hello", "role": role} for role in ("node", "snapshots", "evaluator", "king", None, 5, [], {})),
+        {"kind": "ready"}, {"kind": "heartbeat"}, {"kind": "hello"}, SNAPSHOT, {"kind": "interrupt"},
+        *({"kind": "hello", "role": role} for role in ("node", "snapshots", "king", None, 5, [], {})),
         *({**hello, "node": node} for hello in (NODE, SNAPSHOTS) for node in (-1, 3, 1.0, True, "0", None, [0])),
         *({**NODE, "host": host} for host in ("coordinator.example", "", 5, None, "127.0.0.1" * 99, "fe80::1%\x1b[2J")),
         *({**NODE, "port": port} for port in (0, -1, 1 << 16, 1.0, True, "1", None)),
-        *({**hello, "gpus": True} for hello in (SNAPSHOTS, EVALUATOR, AGENT)),
+        *({**hello, "gpus": True} for hello in (SNAPSHOTS, AGENT)),
         *({**NODE, "gpus": gpus} for gpus in (0, None, "no")),
-        *({**EVALUATOR, "name": name} for name in (5, None, [])),
     ):  # fmt: skip
         assert not listening.hears(message), message
     assert listening.heard == []
     assert listening.hears(AGENT)
-
-
-def test_sums_that_are_none_end_the_connection(listening: Listening) -> None:
-    for sums in WRONG_SUMS:
-        assert not listening.hears(EVALUATOR, {"kind": "evaluated", "sums": sums}), sums
 
 
 def test_a_snapshot_that_is_none_ends_the_connection(
@@ -301,7 +285,7 @@ def test_an_offer_that_is_none_ends_the_connection(listening: Listening, lockste
     assert not lockstep.hears(NODE, {**HEARTBEAT, "same": []})
 
 
-@pytest.mark.parametrize("hello", [None, NODE, EVALUATOR, AGENT], ids=str)
+@pytest.mark.parametrize("hello", [None, NODE, AGENT], ids=str)
 def test_who_carries_no_snapshots_sends_no_vectors(listening: Listening, hello: dict[str, Any] | None) -> None:
     """The header alone is enough: nothing that follows is waited for."""
     for announced in (1, D * 8, 1 << 30, 1 << 36, (1 << 64) - 1):
@@ -402,13 +386,11 @@ def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
 @pytest.mark.parametrize(
     ("hello", "content"),
     [
-        (EVALUATOR, {**EVALUATED, "sums": [[1.0, 1.0, 1, 1, 5]]}),  # that nobody has asked for
-        (EVALUATOR, {"kind": "evaluated"}),
         (SNAPSHOTS, {"kind": "snapshot"}),
         (SNAPSHOTS, {"kind": "heartbeat"}),
         ({**AGENT, "gpus": True}, {"kind": "interrupt"}),  # which of the nodes is on them?
         (AGENT, NODE),
-        (AGENT, {"kind": "evaluated"}),
+        (AGENT, {"kind": "heartbeat"}),
     ],
 )
 def test_the_coordinator_goes_on(hello: dict[str, Any], content: dict[str, Any]) -> None:

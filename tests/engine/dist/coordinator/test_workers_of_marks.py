@@ -19,7 +19,6 @@ def of_workers(marks: list[dict[str, Any]]) -> list[tuple[float | None, ...]]:
     return [tuple(mark[field] for field in OF_WORKERS) for mark in marks]
 
 
-@pytest.mark.parametrize("sharded", ["true", "false"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -30,11 +29,9 @@ def of_workers(marks: list[dict[str, Any]]) -> list[tuple[float | None, ...]]:
     ],
     ids=["two", "none", "target", "divergence"],
 )
-def test_both_engines_evaluate_the_same_workers(
-    prefork: Prefork, tmp_path: Path, options: tuple[str, ...], sharded: str
-) -> None:
+def test_both_engines_evaluate_the_same_workers(prefork: Prefork, tmp_path: Path, options: tuple[str, ...]) -> None:
     simulated = simulate(*RUN, *options, "engine=sim")
-    run = prefork.run(tmp_path / "run", *RUN, *options, "engine=dist", f"eval.sharded={sharded}")
+    run = prefork.run(tmp_path / "run", *RUN, *options, "engine=dist")
     found, expected = of_workers(run.marks), of_workers(simulated.marks)
     if simulated.summary["status"] == "diverged":  # the workers may be a step apart there
         found, expected = ([[value is None for value in of] for of in marks] for marks in (found, expected))
