@@ -29,11 +29,10 @@ class TrainingRead:
 
 @dataclass(frozen=True)
 class EvaluationRead:
-    """A batch of an evaluation. begin: its place among the samples of the shard. indices: in the set."""
+    """A batch of an evaluation. begin: its place among the samples. indices: in the set."""
 
     test: bool
     begin: int
-    shard: tuple[int, int]
     indices: Sequence[int]
 
 
@@ -177,4 +176,4 @@ def _pending(read: Read, tried: bool = False) -> PendingRead:
 def _as_read(contents: dict[str, Any]) -> Read:
     if "rank" in contents:
         return TrainingRead(contents["rank"], contents["step"])
-    return EvaluationRead(contents["test"], contents["begin"], tuple(contents["shard"]), contents["indices"])
+    return EvaluationRead(contents["test"], contents["begin"], contents["indices"])

@@ -42,12 +42,10 @@ class DecodedSamples(Classification):
     """Samples that were read once, each of the type that it has: inputs are converted when a batch is made, and not
     normalised. Batches and evaluation have the same bits as those of `dsgd.data.items.Items`."""
 
-    def evaluation(
-        self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of the test or training set in batches. limit, shard: see `evaluation_order`."""
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and labels of the test or training set in batches. limit: see `evaluation_order`."""
         inputs, labels = self._set(test)
-        order = evaluation_order(len(labels), test, limit, shard)
+        order = evaluation_order(len(labels), test, limit)
         for begin in range(0, len(order), EVALUATION_BATCH):
             rows = self._beside_images(order[begin : begin + EVALUATION_BATCH])
             yield self._normalised(inputs.index_select(0, rows)), labels[rows]

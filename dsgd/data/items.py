@@ -120,13 +120,11 @@ class Items:
         read = TrainingRead(rank, step)
         return self.read(read) if (ahead := self._ahead_here()) is None else ahead.batch(read)
 
-    def evaluation(
-        self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of the test or training set in batches. limit, shard: see `evaluation_order`."""
-        order = evaluation_order(self.count(test), test, limit, shard).tolist()
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and labels of the test or training set in batches. limit: see `evaluation_order`."""
+        order = evaluation_order(self.count(test), test, limit).tolist()
         reads = (
-            EvaluationRead(test, begin, shard, order[begin : begin + EVALUATION_BATCH])
+            EvaluationRead(test, begin, order[begin : begin + EVALUATION_BATCH])
             for begin in range(0, len(order), EVALUATION_BATCH)
         )
         yield from map(self.read, reads) if (ahead := self._ahead_here()) is None else ahead.evaluation(reads)
@@ -134,8 +132,7 @@ class Items:
     def read(self, read: TrainingRead | EvaluationRead) -> tuple[Tensor, Tensor]:
         """Read a batch, in this process. Raises DataLost."""
         if isinstance(read, EvaluationRead):
-            key = (int(read.test), read.begin, *(read.shard if read.shard[1] > 1 else ()))
-            with seeded_streams(_seed("evaluation", *key)):
+            with seeded_streams(_seed("evaluation", int(read.test), read.begin)):
                 return self._read(self.test if read.test else self.train, read.indices)
         indices = self.partition.indices(read.rank, read.step).tolist()
         with seeded_streams(_seed("augmentation", self.partition.seed, read.rank, read.step)):

@@ -100,11 +100,10 @@ class OwnShares(Partition):
         return np.stack([self.indices(rank, step) for rank, step in zip(ranks, steps, strict=True)])
 
 
-def evaluation_order(samples: int, test: bool, limit: int | None, shard: tuple[int, int]) -> np.ndarray:
+def evaluation_order(samples: int, test: bool, limit: int | None) -> np.ndarray:
     """Return the samples of an evaluation: `limit` of them (None: all), the same ones in every run, from all over the
-    set. shard: (i, k), of these the i-th and every k-th after it."""
-    part, parts = shard
-    return stream("evaluation order", int(test)).permutation(samples)[:limit][part::parts]
+    set."""
+    return stream("evaluation order", int(test)).permutation(samples)[:limit]
 
 
 @lru_cache(maxsize=8)  # free-running workers are a few epochs apart

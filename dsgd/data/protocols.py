@@ -30,12 +30,8 @@ class MovableData(Protocol):
 class StreamedEvaluation(Protocol):
     """Data that do not fit into memory: they stream evaluation batches, and have no `train_set` and `test_set`."""
 
-    def evaluation(
-        self, test: bool, limit: int | None, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield batches of the test or training set (`limit` samples of it), not augmented.
-
-        shard: (i, k), read only the i-th of these samples and every k-th after it."""
+    def evaluation(self, test: bool, limit: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of the test or training set (`limit` samples of it), not augmented."""
         ...
 
 
@@ -125,19 +121,14 @@ def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tup
 
 
 def evaluation_batches(
-    data: Data,
-    test: bool,
-    limit: int | None = None,
-    shard: tuple[int, int] = (0, 1),
-    size: int | None = None,
+    data: Data, test: bool, limit: int | None = None, size: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory. size: samples in
     each of these; None: more of data on a GPU than of others."""
     if isinstance(data, StreamedEvaluation):
-        yield from data.evaluation(test, limit, shard)
+        yield from data.evaluation(test, limit)
         return
-    part, parts = shard
-    inputs, targets = (whole[:limit][part::parts] for whole in (data.test_set if test else data.train_set))
+    inputs, targets = (whole[:limit] for whole in (data.test_set if test else data.train_set))
     size = size or (EVALUATION_BATCH_GPU if inputs.is_cuda else EVALUATION_BATCH)
     for begin in range(0, len(inputs), size):
         batch = slice(begin, begin + size)

@@ -45,12 +45,10 @@ class TextWindows:
         """Return inputs and targets [n, b, context]; row i is `batch(ranks[i], steps[i])`."""
         return shifted(self.train[self.partition.several(ranks, steps)])
 
-    def evaluation(
-        self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and targets of the test or training set in batches. limit, shard: see `evaluation_order`."""
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and targets of the test or training set in batches. limit: see `evaluation_order`."""
         windows = self.test if test else self.train
-        order = evaluation_order(len(windows), test, limit, shard)
+        order = evaluation_order(len(windows), test, limit)
         size = max(1, EVALUATED_BYTES // (windows.shape[1] - 1))
         for begin in range(0, len(order), size):
             yield shifted(windows[order[begin : begin + size]])

@@ -27,23 +27,6 @@ from dsgd.streams import stream
 T = TypeVar("T")
 
 
-class Sums(NamedTuple):
-    """Sums over labels, of which a sample has one, or one for each of its tokens: of losses; of squares of the sample's
-    mean loss; of labels with the largest output, and among the five largest; of all labels. Without classes: over
-    samples."""
-
-    loss: float
-    square: float
-    correct: int
-    among_five: int
-    samples: int
-
-
-def total(parts: Iterable[Sums]) -> Sums:
-    """Add the sums of several parts, in their order."""
-    return Sums(*(sum(column) for column in zip(*parts, strict=True)))
-
-
 class Measured(NamedTuple):
     """Mean loss, standard deviation of a sample's loss (NaN where the data set does not know them), accuracy (None
     without classes) and top-5 accuracy (None with no more than five classes)."""
@@ -261,27 +244,14 @@ class Problem:
         if isinstance(self.data, MovableData):
             self.data.move_to(device)
 
+    @torch.no_grad()
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
         """Evaluate a model on the test or training set (its first `limit` samples)."""
-        return self.measured(self.sums(x, buffers, test, limit))
-
-    def measured(self, sums: Sums) -> Measured:
-        """Return means from the sums over all samples."""
-        classes, samples = self.data.classes or 0, sums.samples
-        loss, accuracy = sums.loss / samples, sums.correct / samples if classes else None
-        deviation = math.sqrt(max(sums.square / samples - loss * loss, 0.0))  # NaN stays: it comes first
-        return Measured(loss, deviation, accuracy, sums.among_five / samples if classes > 5 else None)
-
-    @torch.no_grad()
-    def sums(
-        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
-    ) -> Sums:
-        """Evaluate one shard (i, k): every k-th sample from the i-th on."""
         classes = self.data.classes or 0
         # read at the end: a GPU goes on to the next batch meanwhile
         counts, means, squares = list[int](), list[Tensor](), list[Tensor]()
         correct, among_five = list[Tensor](), list[Tensor]()
-        for outputs, labels in self.evaluated(x, buffers, test, limit, shard):
+        for outputs, labels in self.evaluated(x, buffers, test, limit):
             counts.append(labels.numel() if classes else len(labels))
             means.append(self.data.loss(outputs, labels))
             squares.append(sample_losses(self.data, outputs, labels).double().square().mean())
@@ -293,16 +263,19 @@ class Problem:
             sum(value * count for value, count in zip(_numbers(column), counts, strict=True))
             for column in (means, squares)
         )
-        return Sums(loss, square, sum(_numbers(correct)), sum(_numbers(among_five)), sum(counts))
+        count = sum(counts)  # of labels, of which a sample has one, or one for each of its tokens
+        mean, accuracy = loss / count, sum(_numbers(correct)) / count if classes else None
+        deviation = math.sqrt(max(square / count - mean * mean, 0.0))  # NaN stays: it comes first
+        return Measured(mean, deviation, accuracy, sum(_numbers(among_five)) / count if classes > 5 else None)
 
     @torch.no_grad()
     def evaluated(
-        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
+        self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the outputs [b, ...] of a model in evaluation and the labels [b, ...], batch by batch."""
         self.state.bind(x.to(self.device), buffers.to(self.device))
         self.state.train(False)
-        for batch, labels in evaluation_batches(self.data, test, limit, shard):
+        for batch, labels in evaluation_batches(self.data, test, limit):
             batch, labels = batch.to(self.device), labels.to(self.device)
             yield self.module(batch) if self.predict is None else self.predict(x, buffers, batch), labels
 

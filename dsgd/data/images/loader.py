@@ -87,13 +87,11 @@ class Images:
             target[rows] = pixels
         return out, batch.labels()
 
-    def evaluation(
-        self, test: bool, limit: int | None = None, shard: tuple[int, int] = (0, 1)
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield inputs and labels of the test or training set in batches, not augmented. limit, shard: see
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and labels of the test or training set in batches, not augmented. limit: see
         `evaluation_order`."""
         source = self.layout.test if test else self.layout.train
-        order = evaluation_order(len(source.labels), test, limit, shard)
+        order = evaluation_order(len(source.labels), test, limit)
         pool = self._here()
         batches: deque[PendingBatch] = deque()
         try:

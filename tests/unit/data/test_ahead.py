@@ -80,7 +80,7 @@ def ask_for(data: Items) -> list[Tensor]:
     """Batches in order, one before, one after a gap, and evaluations, one of which is given up."""
     batches = [data.batch(rank, step) for step in range(4) for rank in range(3)]
     batches += [data.batch(0, 1), data.batch(2, 9), data.batch(2, 10)]
-    batches += [*data.evaluation(True), *data.evaluation(False, 100, (1, 3))]
+    batches += [*data.evaluation(True), *data.evaluation(False, 100)]
     next(data.evaluation(False))
     return [part for batch in [*batches, data.batch(1, 4)] for part in batch]
 

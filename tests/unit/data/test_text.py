@@ -93,22 +93,21 @@ def test_the_loss_is_the_mean_over_all_bytes():
     assert inputs.shape == (3, 4, 5)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_accuracies_are_shares_of_all_bytes(parts: int):
-    """The next byte, and whether it is among the five most likely, of all windows, in one pass or in parts."""
+def test_accuracies_are_shares_of_all_bytes():
+    """The next byte, and whether it is among the five most likely, of all windows."""
     of = build_problem(experiment(*SMALL, "precision=fp64", "data.generated_bytes=4000"))
     x = of.start + torch.randn(of.dimension, dtype=torch.float64)
-    sums = [of.sums(x, of.start_buffers, test=True, shard=(i, parts)) for i in range(parts)]
+    measured = of.evaluate(x, of.start_buffers, test=True)
     inputs, targets = of.data.test_set
     of.state.bind(x, of.start_buffers)
     with torch.no_grad():
         outputs = of.module(inputs).transpose(1, 2)
-    assert sum(part.samples for part in sums) == targets.numel() == 24 * 16
-    assert sum(part.correct for part in sums) == int((outputs.argmax(dim=2) == targets).sum())
+    assert targets.numel() == 24 * 16
+    assert measured.accuracy == int((outputs.argmax(dim=2) == targets).sum()) / targets.numel()
     five = outputs.topk(5, dim=2).indices  # no two are equal
-    assert sum(part.among_five for part in sums) == int((five == targets.unsqueeze(2)).sum())
+    assert measured.top5 == int((five == targets.unsqueeze(2)).sum()) / targets.numel()
     loss = float(of.data.loss(outputs.transpose(1, 2), targets))
-    assert sum(part.loss for part in sums) / targets.numel() == pytest.approx(loss, rel=1e-12)
+    assert measured.loss == pytest.approx(loss, rel=1e-12)
 
 
 def test_a_run_learns_more_than_how_frequent_bytes_are():
