@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -14,7 +13,6 @@ from typing import IO, Any, cast
 
 from dsgd.host.files import regular_file
 from dsgd.record.bounded import json_object
-from dsgd.record.stored_state import check_stored
 from dsgd.record.written import write_atomically
 
 NAME = "checkpoint.pt"
@@ -162,14 +160,13 @@ def _digest(header: dict[str, Any], payload: Iterable[bytes]) -> str:
 
 def read_state(path: Path) -> dict[str, Any]:
     """Read the state of a checkpoint, as `write_checkpoint` was given it. Raises CheckpointError."""
-    import torch
+    from dsgd.record.stored_state import load_stored  # imports torch
 
     try:
         with regular_file(path) as (file, _), BufferedReader(file) as whole:
             whole.readline(HEADER_BYTES)
             content = whole.read()
-        check_stored(content)
-        return torch.load(io.BytesIO(content), weights_only=True)
+        return load_stored(content)
     except Exception as error:  # of what is no such state anything may be raised
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON]}"
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}: {reason}") from error

@@ -29,7 +29,7 @@ from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint_file import check_state, read_state
-from dsgd.record.stored_state import check_stored
+from dsgd.record.stored_state import load_stored
 from dsgd.runner.alike import checked_digest
 from dsgd.runner.life import TrainingState
 from dsgd.runner.plan import Plan
@@ -219,9 +219,7 @@ class GroupTraining:
         """Save a checkpoint in rank 0, from the states of all ranks. The clock stands still."""
         begun, device = time.monotonic(), self.problem.device
         contents = self.marks.bytes_in_first(content, device, "the states of a checkpoint")
-        for each in contents:
-            check_stored(each)  # whoever has sent it
-        states = [torch.load(io.BytesIO(each), weights_only=True) for each in contents]
+        states = [load_stored(each) for each in contents]  # whoever has sent them
         if order is Order.STORE_AND_STOP:
             self.status = "interrupted"
         if states:
