@@ -14,11 +14,12 @@ from dsgd.host.files import regular_file
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if built in
 DEPTH = 32  # of lists and mappings in each other: a configuration has 5
 WORD = 2**16  # characters of one value
-VALUES = 100_000  # in one document, what an alias stands for counted each time: a configuration has some hundred
+VALUES = 100_000  # in one document: a configuration has some hundred
 
 
 class Unbounded(ValueError):
-    """Raised for a document of more than DEPTH levels or VALUES values, or one of more than WORD characters."""
+    """Raised for a document of more than DEPTH levels or VALUES values, with one of more than WORD characters or an
+    alias."""
 
 
 def read_bounded(path: Path, most: int) -> bytes:
@@ -50,35 +51,17 @@ def json_object(text: bytes) -> dict[str, Any] | None:
 
 
 def yaml_document(text: bytes) -> Any:
-    """Parse one YAML document. Raises yaml.YAMLError and Unbounded.
+    """Parse one YAML document without aliases. Raises yaml.YAMLError and Unbounded.
 
     Its events are counted before anything is built of them: libyaml builds lists in lists until the stack is full, and
-    nine aliases of nine aliases each, nine times over, are a thousand million values."""
-    depth, total = 0, 0
-    sizes: dict[str, tuple[int, int]] = {}  # by anchor: the values in it, and their depth
-    open_at: list[tuple[str | None, int, int]] = []  # of each list or mapping: anchor, values before it, height so far
-    for event in yaml.parse(text, LOADER):
-        size, height = 0, 0
-        if isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
-            open_at.append((event.anchor, total, 0))
-            size, depth = 1, len(open_at)
-        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
-            anchor, before, below = open_at.pop()
-            height = below + 1
-            if anchor is not None:
-                sizes[anchor] = (total - before, height)
-        elif isinstance(event, yaml.AliasEvent):
-            size, height = sizes.get(event.anchor, (VALUES + 1, 0))  # without an end: it holds itself
-        elif isinstance(event, yaml.ScalarEvent):
-            size = 1 if len(event.value) <= WORD else VALUES + 1
-            if event.anchor is not None:
-                sizes[event.anchor] = (1, 0)
-        if open_at and height:
-            anchor, before, below = open_at[-1]
-            open_at[-1] = (anchor, before, max(below, height))
-            depth = len(open_at) + height
-        total += size
-        if depth > DEPTH or total > VALUES:
+    aliases of aliases stand for any number of values."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, LOADER)):
+        if isinstance(event, yaml.AliasEvent):
+            raise Unbounded("an alias")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        is_long = isinstance(event, yaml.ScalarEvent) and len(event.value) > WORD
+        if depth > DEPTH or count > VALUES or is_long:
             raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
     try:
         return yaml.load(text, LOADER)

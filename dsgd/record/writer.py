@@ -29,6 +29,13 @@ METRICS_BYTES = 2**29  # a thousand times what a run of 1,024 workers writes
 OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
+class WithoutAliases(yaml.SafeDumper):
+    """Writes an object as often as it occurs: `yaml_document` reads no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 class Record:
     """The folder of one run. Host time since the run began goes into every line as `wall_s`, and nowhere else."""
 
@@ -58,7 +65,7 @@ class Record:
         had = read_bounded(before / METRICS, METRICS_BYTES) if before else b""
         kept = b"".join(had.splitlines(keepends=True)[:lines])
         folder.mkdir(parents=True, exist_ok=True)
-        content = yaml.safe_dump(dict(config), sort_keys=False).encode()
+        content = yaml.dump(dict(config), Dumper=WithoutAliases, sort_keys=False).encode()
         self._config_sha256 = hashlib.sha256(content).hexdigest()
         described = {**environment(devices), **(chosen or {})}
         is_here = before is not None and before.samefile(folder)
