@@ -25,7 +25,7 @@ NUMBER = (int, float)
 HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
 STATE = {
     "sim": {"fingerprint": dict, "progress": dict, "vectors": list},
-    "dist": {"time_s": NUMBER, "progress": dict, "next": list, "workers": list, "servers": list},
+    "dist": {"time_s": NUMBER, "progress": dict, "next": list, "lost": list, "workers": list, "servers": list},
     "torch": {"time_s": NUMBER, "progress": dict, "workers": list},
 }
 LOST = {"steps": int, "counters": dict}  # a worker that is to start from the others' parameters
@@ -182,10 +182,8 @@ def check_state(state: Any, engine: str, workers: int, path: Path) -> None:
         _check(state["fingerprint"], {"events": int}, "the fingerprint", path)
         tensors = [state["vectors"]]
     else:
-        if None in state["workers"] and engine == "dist":  # lost ones, as earlier versions stored them
-            _check(state, {"steps": int}, "the state", path)
         members = list(state.get("servers", ()))
-        for stored in filter(None, state["workers"]) if engine == "dist" else state["workers"]:
+        for stored in state["workers"]:
             is_lost = engine == "dist" and isinstance(stored, dict) and stored.keys() == LOST.keys()
             _check(stored, LOST if is_lost else WORKER, "a worker", path)
             if not is_lost:

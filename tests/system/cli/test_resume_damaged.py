@@ -22,7 +22,7 @@ VECTOR = torch.zeros(20)
 WORKER = {"steps": 0, "counters": {}, "vectors": {"x": VECTOR, "buffers": VECTOR[:0]}, "batches": 0, "rng": {}}
 STATES: dict[str, dict[str, Any]] = {
     "sim": {"fingerprint": {"events": 3}, "progress": PROGRESS, "vectors": [VECTOR]},
-    "dist": {"time_s": 0.0, "progress": PROGRESS, "next": [1, 1], "workers": [WORKER] * 2, "servers": []},
+    "dist": {"time_s": 0.0, "progress": PROGRESS, "next": [1, 1], "lost": [], "workers": [WORKER] * 2, "servers": []},
 }
 
 

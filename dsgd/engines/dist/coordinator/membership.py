@@ -80,13 +80,9 @@ class Membership:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Count what a checkpoint says that everybody has done."""
-        without = [node for node, stored in enumerate(state["workers"]) if "vectors" not in (stored or {})]
-        self._lost_before.update(state.get("lost", without))  # earlier versions did not say
+        self._lost_before.update(state["lost"])
         for member, stored in zip(self.members, [*state["workers"], *state["servers"]], strict=True):
-            if stored is None:  # a lost worker, in a checkpoint of an earlier version
-                member.steps = state["steps"]
-            else:
-                member.steps, member.counters = stored["steps"], dict(stored["counters"])
+            member.steps, member.counters = stored["steps"], dict(stored["counters"])
 
     @property
     def live_workers(self) -> list[Member]:

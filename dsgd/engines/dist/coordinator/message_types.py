@@ -28,8 +28,6 @@ class NodeCounters(Declared, frozen=True):
 
     sent: tuple[Number, ...] | UnsetType = UNSET
     received: tuple[Number, ...] | UnsetType = UNSET
-    bytes_sent: Number | UnsetType = UNSET
-    bytes_received: Number | UnsetType = UNSET
     reduced: Number | UnsetType = UNSET
     staleness: tuple[Number, Number, Number] | UnsetType = UNSET
     missed: Number | UnsetType = UNSET

@@ -205,8 +205,8 @@ def bytes_of_nodes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tu
     for node, counters in known.items():
         moved = 2 * (p - 1) * counters.get("reduced", 0)
         part = moved * (node + 1) // p - moved * node // p
-        for totals, all_nodes, alone in ((sent, "sent", "bytes_sent"), (received, "received", "bytes_received")):
-            totals[node] += part + counters.get(alone, 0)  # alone: as earlier versions counted
-            for other, count in enumerate(counters.get(all_nodes, ())):
+        for totals, name in ((sent, "sent"), (received, "received")):
+            totals[node] += part
+            for other, count in enumerate(counters.get(name, ())):
                 totals[other] += count
     return sent, received

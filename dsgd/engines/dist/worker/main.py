@@ -150,8 +150,8 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
     p, k = experiment.nodes, experiment.algo.servers
     index = node - p
     shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p)
-    stored = {"counters": {}, "vectors": {}} if job.state is None else job.state["servers"][index]
-    for name, vector in stored["vectors"].items():
+    stored = {} if job.state is None else job.state["servers"][index]["vectors"]
+    for name, vector in stored.items():
         getattr(shard.server, name).copy_(vector)
     lock = threading.Lock()
     spans: list[tuple[float, float]] = []  # of calls, with `trace`
@@ -168,8 +168,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement:
 
     plane = open_plane(job, node, client)
     plane.serve(answer)
-    # workers count what they send to a server and receive from it; in earlier versions the server did
-    client.steps, client.counters = lambda: shard.version, lambda: stored["counters"]
+    client.steps = lambda: shard.version  # workers count what they send to a server and receive from it
     connect_peers(plane, client)
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]

@@ -19,7 +19,6 @@ class Traffic:
         self._reduced = 0  # bytes of the vectors given to collectives
         self._staleness = [0, 0, 0]  # sum, count, largest
         self._missed = 0  # pulls, pushes and asks that failed
-        self._earlier: dict[str, Any] = {}  # counters as earlier versions stored them
 
     def moved(self, source: int, target: int, vector: Tensor) -> None:
         """Count a vector that has gone from one node to another."""
@@ -45,7 +44,6 @@ class Traffic:
     def fields(self) -> dict[str, Any]:
         """Return the counters as marks and checkpoints have them."""
         return {
-            **self._earlier,
             "sent": list(self._sent),
             "received": list(self._received),
             "reduced": self._reduced,
@@ -55,7 +53,6 @@ class Traffic:
 
     def restore(self, counters: Mapping[str, Any]) -> None:
         """Go on with the counters of a process before this one; at the start of a run there are none."""
-        self._earlier = {name: counters[name] for name in ("bytes_sent", "bytes_received") if name in counters}
         self._sent = list(counters.get("sent", self._sent))
         self._received = list(counters.get("received", self._received))
         self._reduced = counters.get("reduced", 0)

@@ -18,7 +18,7 @@ from tests.support.cases import prepared
 TOKEN = bytes(32)
 DEADLINE_S = 60.0
 STEPS = 7
-COUNTERS = {"bytes_sent": 0, "busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
+COUNTERS = {"busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
 FACTS = {"gpu": "NVIDIA H100", "gpu_driver": "570.86.15"}
 
 

@@ -33,7 +33,7 @@ NAN, INFINITY = float("nan"), float("inf")
 NODE = {"kind": "hello", "role": "node", "node": 0, "host": "127.0.0.1", "port": 1, "gpus": False}
 SNAPSHOTS = {"kind": "hello", "role": "snapshots", "node": 0}
 AGENT = {"kind": "hello", "role": "agent"}
-COUNTERS = {"bytes_sent": 8.0, "busy_s": 0.5, "staleness": [0, 1, 2], "missed": 3}
+COUNTERS = {"reduced": 8.0, "busy_s": 0.5, "staleness": [0, 1, 2], "missed": 3}
 SNAPSHOT = {"kind": "snapshot", "key": "last", "steps": 5, "time_s": 0.5, "counters": COUNTERS, "extra": {}}
 RNG = stream("algorithm", 3, 1).bit_generator.state
 CHECKPOINT = {**SNAPSHOT, "key": "checkpoint:1", "extra": {"batches": 5, "rng": RNG}}
@@ -138,7 +138,7 @@ def spans(vector: Tensor) -> dict[str, Tensor]:
 
 def test_what_processes_send_is_heard(listening: Listening, traced: Listening, lockstep: Listening) -> None:
     kept = {"kept.a": vector(), "kept.b": vector()}
-    of_server = {**SNAPSHOT, "counters": {"bytes_sent": 8}}
+    of_server = {**SNAPSHOT, "counters": {"reduced": 8}}
     for message in (
         {"kind": "gpu", "facts": {"gpu": "NVIDIA H100", "cuda": "12.8"}},
         {"kind": "ready"},
@@ -150,7 +150,7 @@ def test_what_processes_send_is_heard(listening: Listening, traced: Listening, l
     ):
         assert listening.hears(NODE, message)
     assert listening.hears(FAILED)
-    assert listening.hears({**NODE, "node": 2}, {"kind": "heartbeat", "steps": 5, "counters": {"bytes_sent": 8}})
+    assert listening.hears({**NODE, "node": 2}, {"kind": "heartbeat", "steps": 5, "counters": {"reduced": 8}})
     assert listening.hears(SNAPSHOTS, SNAPSHOT, vectors=model())
     assert listening.hears(SNAPSHOTS, CHECKPOINT, vectors=model(velocity=vector(), **kept))
     assert listening.hears({**SNAPSHOTS, "node": 2}, of_server, vectors={"x": vector(), "m": vector()})
@@ -171,9 +171,9 @@ MISSED = {"kind": "missed", "steps": 5, "key": "checkpoint:1"}
 WRONG_STEPS = (-1, 1.0, True, None, "5", 1 << 53, NAN, [], {})
 WRONG_TIMES = (-1.0, True, None, "5", NAN, INFINITY, 10**400, [])
 WRONG_COUNTERS = (
-    None, [], "x", {"busy_s": NAN}, {"busy_s": "x"}, {"busy_s": True}, {"busy_s": [1.0]}, {"bytes_sent": 1.0},
+    None, [], "x", {"busy_s": NAN}, {"busy_s": "x"}, {"busy_s": True}, {"busy_s": [1.0]}, {"reduced": 1.0},
     {**COUNTERS, "staleness": [1, 2]}, {**COUNTERS, "staleness": 1}, {**COUNTERS, "staleness": [NAN, 1, 1]},
-    {**COUNTERS, "bytes_sent": INFINITY}, {**COUNTERS, "missed": None}, {**COUNTERS, "bytes_sent": [1]},
+    {**COUNTERS, "reduced": INFINITY}, {**COUNTERS, "missed": None}, {**COUNTERS, "reduced": [1]},
 )  # fmt: skip
 WRONG_EXTRA: tuple[Any, ...] = (
     None,

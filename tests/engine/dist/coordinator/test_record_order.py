@@ -34,7 +34,7 @@ class Process:
     def __init__(self, client: Client, steps: int, counters: dict[str, Any]) -> None:
         self.client = client
         self.steps = steps
-        self.sent, self.missed = counters.get("bytes_sent", 0), counters.get("missed", 0)
+        self.sent, self.missed = counters.get("sent", [0])[0], counters.get("missed", 0)
         self.staleness = list(counters.get("staleness", (0, 0, 0)))
         self.asked: deque[Message] = deque()
         self.submitted: deque[tuple[str, Snapshot]] = deque()
@@ -42,7 +42,7 @@ class Process:
         self.mark_due = self.ended = False
 
     def counters(self) -> dict[str, Any]:
-        return {"bytes_sent": self.sent, "busy_s": 0.0, "staleness": list(self.staleness), "missed": self.missed}
+        return {"sent": [self.sent], "busy_s": 0.0, "staleness": list(self.staleness), "missed": self.missed}
 
     def submit(self, key: str, time_s: float) -> None:
         extra = {"batches": self.steps} if key.startswith("checkpoint") else {}
