@@ -48,7 +48,7 @@ class Relay(Algorithm):
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if not self.topology.is_tree:
-            rule = "algo=relay needs a tree: topology=chain, binary_tree, star, or a file of one"
+            rule = "algo=relay needs a tree: topology=chain, binary_tree or star"
             edges = sum(len(self.topology.neighbours(rank)) for rank in range(nodes)) // 2
             raise ValueError(f"{rule}, got topology={self.topology.name} with {edges} edges among nodes={nodes}")
 

@@ -13,11 +13,11 @@ Reference: Assran, Loizou, Ballas, Rabbat 2019, arXiv 1811.10792; with overlap >
         overlap times:  g at z_i, what was sent has arrived by the last one and is added, x_i = x_i - lr g
 
 Sums are conserved: of the x_i but for the steps, and of the w_i, counting what is under way. So the graph need not be
-regular (topology=file with topology.weights=push): a node that gets little has a small w_i, and z_i tends to the mean
-all the same. Where all nodes have equally many in- and out-neighbours w_i is 1 whenever nothing is under way, and SGP
-is D-PSGD with gradient=first, with overlap=1 the published one, gradient=before. The one-peer exponential graph of 2^L
-nodes is the paper's: one vector a step, and the exact mean after L steps without gradients. While shares are under way
-a step moves z_i by lr g / w_i with the small w_i that is left, so an overlap of several steps bears smaller rates only.
+regular: a node that gets little has a small w_i, and z_i tends to the mean all the same. Where all nodes have equally
+many in- and out-neighbours w_i is 1 whenever nothing is under way, and SGP is D-PSGD with gradient=first, with
+overlap=1 the published one, gradient=before. The one-peer exponential graph of 2^L nodes is the paper's: one vector a
+step, and the exact mean after L steps without gradients. While shares are under way a step moves z_i by lr g / w_i with
+the small w_i that is left, so an overlap of several steps bears smaller rates only.
 
 Differences from the paper: what arrives early waits for the end of its round, so that no result depends on who is
 fast; the last round may be shorter. Time-varying graphs go on by one with every round. step() may add local momentum,

@@ -33,6 +33,7 @@ from dsgd.cli.wrong_keys import did_you_mean, key_first, suggestion, unknown_key
 from dsgd.report.units import without_units
 from dsgd.runner.configuration import KEYS, SweepOptions
 from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
+from dsgd.runner.withdrawn import explained
 
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
@@ -244,6 +245,8 @@ class ConfigTree:
         if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
             group, _, choice = error.missing_cfg_file.rpartition("/")
             known = error.options
+            if line := explained(f"{group}={choice}"):
+                return line
             named = other_names.method(choice) if group == "algo" else None
             hint = f"; that is algo={named} here" if named else suggestion(choice, known)
             return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"

@@ -18,7 +18,7 @@ ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-co
 
 def unknown_key(key: str, config: DictConfig) -> str:
     """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
-    if line := explained(key):
+    if line := explained(key, config.hydra.runtime.choices.get("algo")):
         return line
     if commands := ELSEWHERE.get(key.partition(".")[0]):
         return f"{key} is not a key of a run: it belongs to {commands}"

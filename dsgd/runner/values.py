@@ -14,7 +14,7 @@ from typing import Any
 
 from dsgd.host.signals import Interrupted
 from dsgd.models.user_code import first_line, hint, imported
-from dsgd.runner.withdrawn import MOVED, WITHDRAWN, explained
+from dsgd.runner.withdrawn import MOVED, WITHDRAWN, entry, explained
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -37,20 +37,24 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
     if cls is None:
+        choice = explained(f"{group}={values.get('name')}")
+        if choice and str(values.get("_target_")).startswith("dsgd."):
+            raise ConfigError(choice)
         cls = locate(values.get("_target_"), group)
     elif "_target_" in values and values["_target_"] != (path := f"{cls.__module__}.{cls.__qualname__}"):
         raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
     hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
     arguments = {name: value for name, value in given.items() if name in fields}
+    algorithm = cls.__module__.rpartition(".")[2] if group == "algo" else None
     for key, value in values.items():
         if key == "_target_" or (key == "name" and group in CHOSEN and key not in fields):
             continue
+        if (key not in fields or key in given) and (name := entry(f"{group}.{key}", algorithm)):
+            if value == given.get(key, WITHDRAWN[name][0]):  # in a stored configuration
+                continue
+            raise ConfigError(explained(f"{group}.{key}", algorithm))
         if key not in fields:
-            if line := explained(f"{group}.{key}"):
-                if value == WITHDRAWN[f"{group}.{key}"][0]:  # in a stored configuration
-                    continue
-                raise ConfigError(line)
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
         arguments[key] = checked(value, hints[key], f"{group}.{key}")
     for field in dataclasses.fields(cls):

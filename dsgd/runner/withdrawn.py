@@ -1,4 +1,4 @@
-"""List what the last release had and this one has not: withdrawn keys, and classes that have moved.
+"""List what the last release had and this one has not: withdrawn keys and choices, and classes that have moved.
 
 An entry stays for one release."""
 
@@ -6,8 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-# key: its former default, which a stored configuration may have, and what to use instead
+OWN_TOPOLOGY = "a class of your own with build(nodes, seed), as _target_ in topology/NAME.yaml below --config-dir"
+# key: its former default, which a stored configuration may have, and what to use instead. An option of one algorithm
+# stands behind its name, as "algo=gossip algo.peers"; a choice of a group has no default
 WITHDRAWN: dict[str, tuple[Any, str]] = {
+    "topology=file": (None, f"name {OWN_TOPOLOGY}"),
+    "topology=random_regular": (None, f"topology=hypercube or torus has as few neighbours, or name {OWN_TOPOLOGY}"),
+    "topology.rows": (None, "the torus is as square as the number of nodes allows; topology=ring has one row"),
     "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
 }
 
@@ -20,6 +25,13 @@ MOVED = {
 }
 
 
-def explained(key: str) -> str | None:
-    """Return the error text for a withdrawn key; None for any other key."""
-    return f"{key} is withdrawn: {WITHDRAWN[key][1]}" if key in WITHDRAWN else None
+def entry(key: str, algorithm: str | None = None) -> str | None:
+    """Return the name under which WITHDRAWN has a key; None if it does not. algorithm: the one that is configured."""
+    names = (key, f"algo={algorithm} {key}")
+    return next((name for name in names if name in WITHDRAWN), None)
+
+
+def explained(key: str, algorithm: str | None = None) -> str | None:
+    """Return the error text for a withdrawn key or choice; None for any other. algorithm: as above."""
+    name = entry(key, algorithm)
+    return f"{name} is withdrawn: {WITHDRAWN[name][1]}" if name else None

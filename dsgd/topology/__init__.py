@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dsgd.topology.file import File
 from dsgd.topology.graphs import Complete, Exponential, Hypercube, OnePeerExponential, Ring, Star, Torus
 from dsgd.topology.mixing import Topology
-from dsgd.topology.random_regular import RandomRegular
 from dsgd.topology.trees import BinaryTree, Chain
 
 __all__ = [
@@ -20,10 +18,8 @@ __all__ = [
     "Chain",
     "Complete",
     "Exponential",
-    "File",
     "Hypercube",
     "OnePeerExponential",
-    "RandomRegular",
     "Ring",
     "Star",
     "Topology",
@@ -36,7 +32,7 @@ class TopologyConfig(Protocol):
     """A choice of `conf/topology/`: makes the topology for a number of nodes."""
 
     def build(self, nodes: int, seed: int) -> Topology:
-        """Return the topology over `nodes` >= 1 nodes. seed: the run's, used by random graphs only.
+        """Return the topology over `nodes` >= 1 nodes. seed: the run's, for random graphs.
 
         Raises ValueError, one line, where the choice and the number of nodes do not fit."""
         ...

@@ -29,7 +29,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Star:
-    """Node 0 is the hub; 1/p on every edge, by Metropolis and uniform weights alike, as every edge ends at the hub.
+    """Node 0 is the hub; 1/p on every edge, as every edge ends at the hub.
 
     Degree p - 1 at the hub, whose port saturates like a server's, 1 elsewhere. Eigenvalues 1, 1 - 1/p, 0; gap 1/p."""
 
@@ -41,25 +41,16 @@ class Star:
 class Torus:
     """A grid of rows x columns that wraps around, node r * columns + c at (r, c); a side of 2 has one neighbour there.
 
-    rows: null takes the most nearly square grid and refuses a prime number of nodes above 2; 1 makes a ring.
+    It is the most nearly square grid, and refuses a prime number of nodes above 2.
     Sides >= 3: degree 4, 1/5 each, eigenvalues (1 + 2 cos(2 pi i / rows) + 2 cos(2 pi j / columns)) / 5; r x r with
     r >= 4 has gap (2/5)(1 - cos(2 pi / r)): 0.4 at 4 x 4, 0.0764 at 10 x 10."""
-
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.rows is not None and self.rows < 1:
-            raise ValueError(f"rows must be >= 1, got {self.rows}")
 
     def build(self, nodes: int, seed: int) -> Topology:
         import networkx as nx
 
-        rule = "topology=torus needs nodes = rows x columns"
-        rows = self.rows or next(r for r in range(isqrt(nodes), 0, -1) if nodes % r == 0)
-        if nodes % rows:
-            raise ValueError(f"{rule}, got nodes={nodes} topology.rows={rows}")
-        if self.rows is None and rows == 1 and nodes > 2:
-            raise ValueError(f"{rule}, both >= 2, got nodes={nodes} (topology.rows=1 makes a ring)")
+        rows = next(r for r in range(isqrt(nodes), 0, -1) if nodes % r == 0)
+        if rows == 1 and nodes > 2:
+            raise ValueError(f"topology=torus needs nodes = rows x columns, both >= 2, got nodes={nodes}")
         graph = nx.grid_2d_graph(rows, nodes // rows, periodic=True)
         return Topology("torus", nodes, (of_graph(nx.convert_node_labels_to_integers(graph, ordering="sorted")),))
 

@@ -22,8 +22,8 @@ Peers = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Topology:
-    """A cycle of mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`. They are doubly
-    stochastic, but for those of a `File` with weights=push, whose rows need not sum to 1.
+    """A cycle of mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`. All choices of conf/topology
+    are doubly stochastic. For algo=sgp columns must sum to 1, rows need not.
 
     rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included."""
 
@@ -84,8 +84,8 @@ class Topology:
     def check_doubly_stochastic(self, algo: str) -> None:
         """Raise ValueError if in some step a node takes in more or less than 1 in all, which this algorithm needs."""
         if (node := self._unbalanced) is not None:
-            got = f"{self.name} with topology.weights=push, where node {node} takes in more than others"
-            raise ValueError(f"algo={algo} needs a topology with rows and columns that sum to 1, got {got}")
+            rule = f"algo={algo} needs a topology with rows and columns that sum to 1"
+            raise ValueError(f"{rule}, got {self.name}, where node {node} takes in more than others")
 
     @cached_property
     def _unbalanced(self) -> int | None:
@@ -191,20 +191,19 @@ def circulant(nodes: int, offsets: Iterable[int]) -> tuple[Row, ...]:
     return tuple(dict.fromkeys(sorted((i - k) % nodes for k in distinct), 1 / len(distinct)) for i in range(nodes))
 
 
-def symmetric(neighbours: Sequence[Collection[int]], weights: str = "metropolis") -> tuple[Row, ...]:
-    """Return symmetric, doubly stochastic rows for an undirected graph without self loops.
+def symmetric(neighbours: Sequence[Collection[int]]) -> tuple[Row, ...]:
+    """Return symmetric, doubly stochastic rows for an undirected graph without self loops: Metropolis weights.
 
     neighbours: of every node."""
-    largest = max(map(len, neighbours))
     rows = []
     for i, of_i in enumerate(neighbours):
-        divisor = {j: 1 + (largest if weights == "uniform" else max(len(of_i), len(neighbours[j]))) for j in of_i}
+        divisor = {j: 1 + max(len(of_i), len(neighbours[j])) for j in of_i}
         # in rationals, so that the diagonal of a ring is the float 1/3 and not 1 - 1/3 - 1/3
         diagonal = 1 - sum(Fraction(count, d) for d, count in Counter(divisor.values()).items())
         rows.append(dict(sorted({i: float(diagonal), **{j: 1 / d for j, d in divisor.items()}}.items())))
     return tuple(rows)
 
 
-def of_graph(graph: nx.Graph, weights: str = "metropolis") -> tuple[Row, ...]:
+def of_graph(graph: nx.Graph) -> tuple[Row, ...]:
     """Return the same for a graph on 0 to p - 1."""
-    return symmetric([list(graph[i]) for i in range(len(graph))], weights)
+    return symmetric([list(graph[i]) for i in range(len(graph))])

@@ -113,10 +113,9 @@ WITH_MORE = sorted(
 GRAPHS = (
     ("complete", 3),
     ("exponential", 4),
-    ("file", 3),
+    ("chain", 3),
     ("hypercube", 4),
     ("one_peer_exponential", 3),
-    ("random_regular", 4),
     ("star", 4),
     ("torus", 4),
 )
@@ -237,17 +236,13 @@ def test_a_network_with_dropout_ends_with_the_same_parameters(prefork: Prefork, 
 
 @pytest.mark.parametrize(
     ("topology", "nodes", "gradient"),
-    all_long_but([("exponential", 4, "before"), ("file", 3, "before"), ("one_peer_exponential", 3, "after")], MIXINGS),
+    all_long_but([("exponential", 4, "before"), ("chain", 3, "before"), ("one_peer_exponential", 3, "after")], MIXINGS),
 )
 def test_every_graph_mixes_the_same_vectors(
     prefork: Prefork, tmp_path: Path, topology: str, nodes: int, gradient: str
 ) -> None:
     """Directed and time-varying ones included; the ring is tried above."""
-    graph = [f"topology={topology}"]
-    if topology == "file":
-        (tmp_path / "graph.txt").write_text("0 1\n1 2\n")
-        graph.append(f"topology.path='{tmp_path / 'graph.txt'}'")
-    options = (*graph, f"nodes={nodes}", "budget.steps=8", f"algo.gradient={gradient}")
+    options = (f"topology={topology}", f"nodes={nodes}", "budget.steps=8", f"algo.gradient={gradient}")
     simulated = assert_same(prefork, tmp_path, "dpsgd", *QUADRATIC, *options)
     assert simulated.marks[-1]["consensus_distance"] > 0
 

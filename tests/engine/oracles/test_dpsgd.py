@@ -20,7 +20,6 @@ from dsgd.topology import (
     Exponential,
     Hypercube,
     OnePeerExponential,
-    RandomRegular,
     Ring,
     Star,
     TopologyConfig,
@@ -68,7 +67,6 @@ GRAPHS: list[tuple[TopologyConfig, int, Mixing]] = [
     (Hypercube(), 8, lambda k: cube(8)),
     (Exponential(), 6, lambda k: from_the_left(6, 1, 2, 4)),
     (OnePeerExponential(), 6, lambda k: from_the_left(6, 2 ** (k % 3))),
-    (RandomRegular(), 8, RandomRegular().build(8, 3).matrix),
 ]
 
 
@@ -129,7 +127,7 @@ def test_one_worker_is_sgd_bit_for_bit(graph: TopologyConfig, gradient: str):
     assert (decentralised(graph, s, gradient).xs == run(s, Sync()).xs).all()
 
 
-@pytest.mark.parametrize("graph", [Ring(), Star(), Exponential(), OnePeerExponential(), Torus(rows=2)])
+@pytest.mark.parametrize("graph", [Ring(), Star(), Exponential(), OnePeerExponential(), Torus()])
 def test_mean_moves_by_the_mean_gradient(graph: TopologyConfig):
     """mean' = mean - lr mean_i g_i(x_i), for every doubly stochastic W: with equal curvature, the path of sync."""
     s = Setting(nodes=6, lr=0.2)

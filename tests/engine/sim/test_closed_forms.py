@@ -26,7 +26,6 @@ from dsgd.topology import (
     Exponential,
     Hypercube,
     OnePeerExponential,
-    RandomRegular,
     Ring,
     Star,
     Topology,
@@ -203,7 +202,7 @@ DEGREES: list[tuple[TopologyConfig, int, int]] = [
     (Complete(), 12, 11),
     (Torus(), 9, 4),
     (Torus(), 16, 4),
-    (Torus(rows=2), 8, 3),
+    (Torus(), 6, 3),
     (Hypercube(), 8, 3),
     (Hypercube(), 16, 4),
     (Star(), 6, 5),
@@ -211,7 +210,6 @@ DEGREES: list[tuple[TopologyConfig, int, int]] = [
     (Exponential(), 11, 4),
     (OnePeerExponential(), 8, 1),
     (OnePeerExponential(), 6, 1),
-    (RandomRegular(degree=3), 10, 3),
 ]
 
 

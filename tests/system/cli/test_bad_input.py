@@ -56,7 +56,7 @@ CASES = [
     ("~algo", "algo must be given, got ~algo; algo=NAME changes it"),
     ("~budget", "budget must be given, got ~budget; budget=VALUE changes it"),
     ("~cluster.bandwidth", "cluster.bandwidth must be given, got nothing"),
-    ("topology=file", "topology.path must be given, got nothing"),
+    ("model=import", "model.target must be given, got nothing"),
     # keys that nothing would come of
     (
         "schedule._target_=my.Schedule",
@@ -147,7 +147,7 @@ CASES = [
     ("algo=choco topology=exponential", "algo=choco needs an undirected topology", "got topology=exponential"),
     (
         "algo=relay topology=ring nodes=5",
-        "algo=relay needs a tree: topology=chain, binary_tree, star, or a file of one",
+        "algo=relay needs a tree: topology=chain, binary_tree or star",
         "got topology=ring",
     ),
     ("algo=diloco algo.outer=adam", "algo.outer must be one of nesterov, heavy_ball, slowmo", "got 'adam'"),
@@ -396,7 +396,6 @@ CASES = [
     ("data=imagenet-like model=torchvision model.name=nope", "model.name must be a classifier", "got 'nope'"),
     ("-m engine=sim engine.device=cpu precision=fp32,tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU"),
     # files and folders
-    ("topology=file topology.path=nope.txt", "topology.path must be a readable file, got nope.txt"),
     ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
     (
         "data=mnist data.root=nope",
@@ -405,15 +404,11 @@ CASES = [
     ),
     (f"data=kmnist data.root={'x' * 300}", "data.root must be", "xxx"),
     ("data=fashion_mnist data.resolution=10", "data.resolution must be 4, 7, 14 or 28, got 10"),
+    ("cluster.compute_trace=/", "cluster.compute_trace must be a re", "file, got /"),
+    (f"cluster.compute_trace={'x' * 300}", "cluster.compute_trace must be a word of at most 255 bytes, or a path"),
     (
-        "topology=file topology.path=/dev/zero",
-        "topology.path must be a readable file, got /dev/zero (not a regular file)",
-    ),
-    ("topology=file topology.path=/", "topology.path must be a re", "file, got /"),
-    (f"topology=file topology.path={'x' * 300}", "topology.path must be a word of at most 255 bytes, or a path"),
-    (
-        f"topology=file topology.path={'x' * 9000}",
-        "topology.path must be a word of at most 255 bytes, or a path",
+        f"cluster.compute_trace={'x' * 9000}",
+        "cluster.compute_trace must be a word of at most 255 bytes, or a path",
         "got 'xxx",
     ),
     ("model=gpt data=text data.path=nope.txt", "data.path must be a readable file, got nope.txt (No such file or"),
@@ -552,27 +547,6 @@ def split(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("content", "rule"),
-    [
-        ("0 1\n2 3\n", "topology.path must give a connected graph of nodes=4, got node 2 cut off"),
-        ("0 1\n1 0\n1 2\n2 3\n3 2\n", "topology.path must be symmetric, got edge 1 2 without 2 1"),
-        ("0 1 0 0\n0 0 1 0\n0 1 0 1\n0 0 1 0\n", "topology.path must be symmetric, got 0 in row 1 column 0"),
-        ("0 1\n1 2\n2 7\n", "topology.path must name nodes 0 to 3 (nodes=4), got edge 2 7"),
-        ("zero one\n", "topology.path must hold whole numbers"),
-        ("", "topology.path must give a connected graph"),
-    ],
-)
-def test_bad_graph_files(content: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "graph.txt").write_text(content)
-    result = call("algo=dpsgd", "topology=file", "topology.path=graph.txt", "nodes=4")
-    assert result.status == 2
-    assert rule in result.err
-    assert len(result.err.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
-
-
-@pytest.mark.parametrize(
     ("lines", "rule"),
     [
         ("1,0,0.5 1,1,0.5 2,1,0.5", "must have every rank in every step, got no rank 0 in step 2 (times.csv)"),
@@ -589,29 +563,28 @@ def test_bad_traces(lines: str, rule: str, tmp_path: Path, monkeypatch: pytest.M
     assert [path.name for path in tmp_path.iterdir()] == ["times.csv"]
 
 
-def test_a_graph_that_only_pushing_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 0\n0 2\n")
-    result = call("algo=dpsgd", "topology=file", "topology.path=graph.txt", "topology.weights=push", "nodes=3")
-    assert (result.status, len(result.err.splitlines())) == (2, 1)
-    assert result.err.startswith("algo=dpsgd needs a topology with rows and columns that sum to 1, got file with")
-    assert [path.name for path in tmp_path.iterdir()] == ["graph.txt"]
-
-
 TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+# where a withdrawn key was one of some choices alone
+CHOICES_WITH = {"topology.rows": ["topology=torus"]}
 
 
 def test_a_withdrawn_key_says_what_to_use_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a command line and in a file of the user's; its former default in a stored configuration is no error."""
     monkeypatch.chdir(tmp_path)
-    for key, (default, instead) in WITHDRAWN.items():
-        group, _, name = key.partition(".")
-        line = f"{key} is withdrawn: {instead}"
-        result = call(f"{key}=7")
+    for entry, (default, instead) in WITHDRAWN.items():
+        line = f"{entry} is withdrawn: {instead}"
+        *choices, key = [*CHOICES_WITH.get(entry, []), *entry.split()]
+        group, _, name = key.partition("." if "." in key else "=")
+        result = call(*choices, key if "=" in key else f"{key}=7")
         assert (result.status, result.err) == (2, f"{line}\n")
+        stored = composed(choices)
+        values, former = stored[group], {"_target_": "dsgd.Gone", "name": name} if "=" in key else {name: "another"}
         with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
-            configure(stored := composed([]) | {group: composed([])[group] | {name: "another value"}})
-        configure(stored | {group: stored[group] | {name: default}})
+            configure(stored | {group: values | former})
+        if "=" not in key:
+            configure(stored | {group: values | {name: stored["seed"] if name == "seed" else default}})
     assert not list(tmp_path.iterdir())
 
 

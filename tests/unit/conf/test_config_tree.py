@@ -26,7 +26,6 @@ WITH = {
     "data=quadratic": ["model=vector", "batch_size=1"],
     "model=gpt": ["data=text"],
     "data=text": ["model=gpt"],
-    "topology=file": ["topology.path=graph.txt"],
     "model=torchvision": ["model.name=vgg11", *COLOURED],
     "model=import": ["model.target=torch.nn.Flatten"],
     "data=folder": ["data.root=nope"],
@@ -53,7 +52,6 @@ def test_every_folder_is_a_group() -> None:
 def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_idx(tmp_path / "data", "fashion_mnist", each=200)  # elsewhere Debian has it
-    (tmp_path / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
     choice = f"{path.parent.name}={path.stem}"
     values = composed([choice, *WITH.get(choice, [])])
     word = path.stem if path.parent.name == "data" else path.stem.rpartition("_")[2]

@@ -34,7 +34,7 @@ NESTED: Any = 1
 for _ in range(500):
     NESTED = [NESTED]
 CHOICES = [
-    ("algo=gossip", "schedule=step", "topology=random_regular", "data=shapes", "model=resnet20"),
+    ("algo=gossip", "schedule=step", "topology=ring", "data=shapes", "model=resnet20"),
     ("algo=easgd", "schedule=cosine", "topology=torus", "data=digits", "model=mlp"),
     ("algo=downpour", "data=quadratic", "model=vector", "batch_size=1", "budget.steps=5", "cluster=jin2016"),
     ("algo=delayfree", "algo.tau=2", "topology=complete", "data=imagenet-like", "model=resnet18"),

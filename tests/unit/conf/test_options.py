@@ -70,7 +70,7 @@ def test_the_configuration_can_be_shown(tmp_path: Path, monkeypatch: pytest.Monk
     shown = OmegaConf.create(call("algo=easgd", "nodes=5", "--cfg", "job").out)
     assert (shown.nodes, shown.algo.tau) == (5, 10)
     assert call("--cfg", "job", "--package", "optimizer", "optimizer.lr=0.25").out.splitlines()[2] == "lr: 0.25"
-    assert call("--cfg", "job", "topology=file").status == 0  # what must still be given may be missing here
+    assert call("--cfg", "job", "model=import").status == 0  # what must still be given may be missing here
     for kind in ("config", "defaults", "defaults-tree", "searchpath", "plugins", "all"):
         assert call("--info", kind).status == 0
     assert list(tmp_path.iterdir()) == []

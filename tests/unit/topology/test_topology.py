@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from importlib.resources import files
 from math import ceil, cos, log2, pi, sqrt
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from hypothesis import given
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from dsgd.topology import (
@@ -22,10 +15,8 @@ from dsgd.topology import (
     Chain,
     Complete,
     Exponential,
-    File,
     Hypercube,
     OnePeerExponential,
-    RandomRegular,
     Ring,
     Star,
     Topology,
@@ -35,38 +26,8 @@ from dsgd.topology import (
 
 ROUNDING = 1e-13  # sums of at most 100 float64 terms, all <= 1
 TREES: list[TopologyConfig] = [Chain(), BinaryTree(), Star()]
-ANY_SIZE: list[TopologyConfig] = [*TREES, Ring(), Complete(), Torus(rows=1), Exponential(), OnePeerExponential()]
-SIXTEEN: list[TopologyConfig] = [
-    *ANY_SIZE,
-    Torus(),
-    Torus(rows=2),
-    Hypercube(),
-    RandomRegular(),
-    RandomRegular(degree=5),
-]
-
-
-def write_edges(folder: Path, edges: Iterable[tuple[int, int]]) -> str:
-    path = folder / "graph.txt"
-    path.write_text("".join(f"{i} {j}\n" for i, j in edges))
-    return str(path)
-
-
-def write_matrix(folder: Path, graph: nx.Graph) -> str:
-    path = folder / "matrix.txt"
-    np.savetxt(path, nx.to_numpy_array(graph, nodelist=sorted(graph)), fmt="%d")
-    return str(path)
-
-
-@st.composite
-def connected_graphs(draw: st.DrawFn) -> nx.Graph:
-    """A random tree with random further edges: every connected graph of 1 to 12 nodes can come out."""
-    nodes = draw(st.integers(1, 12))
-    graph = nx.empty_graph(nodes)
-    graph.add_edges_from((i, draw(st.integers(0, i - 1))) for i in range(1, nodes))
-    pairs = st.tuples(st.integers(0, nodes - 1), st.integers(0, nodes - 1)).filter(lambda pair: pair[0] != pair[1])
-    graph.add_edges_from(draw(st.lists(pairs, max_size=20)) if nodes > 1 else [])
-    return graph
+ANY_SIZE: list[TopologyConfig] = [*TREES, Ring(), Complete(), Exponential(), OnePeerExponential()]
+SIXTEEN: list[TopologyConfig] = [*ANY_SIZE, Torus(), Hypercube()]
 
 
 def assert_doubly_stochastic(topology: Topology) -> None:
@@ -145,7 +106,7 @@ def test_nodes_of_a_circulant_graph_turn_to_different_peers_first():
     assert [ring.targets(i) for i in range(8)] == [((i + 1) % 8, (i - 1) % 8) for i in range(8)]
 
 
-@pytest.mark.parametrize("config", [*ANY_SIZE, Torus(), Hypercube(), RandomRegular()], ids=repr)
+@pytest.mark.parametrize("config", [*ANY_SIZE, Torus(), Hypercube()], ids=repr)
 def test_one_node_is_that_node_alone(config: TopologyConfig):
     """p = 1: W = [1], nobody to send to, gap 1."""
     topology = config.build(1, seed=0)
@@ -154,7 +115,7 @@ def test_one_node_is_that_node_alone(config: TopologyConfig):
     assert topology.spectral_gap == 1
 
 
-@pytest.mark.parametrize("config", [*ANY_SIZE, Torus(), Hypercube(), RandomRegular(degree=1)], ids=repr)
+@pytest.mark.parametrize("config", [*ANY_SIZE, Torus(), Hypercube()], ids=repr)
 def test_two_nodes_average_in_one_step(config: TopologyConfig):
     """p = 2: the one neighbour counts once, W = [[1/2, 1/2], [1/2, 1/2]], gap 1."""
     topology = config.build(2, seed=0)
@@ -164,13 +125,10 @@ def test_two_nodes_average_in_one_step(config: TopologyConfig):
 
 
 @pytest.mark.parametrize("choice", sorted(p.name for p in files("dsgd.conf").joinpath("topology").iterdir()))
-def test_every_yaml_builds_the_topology_it_is_named_after(choice: str, tmp_path: Path):
+def test_every_yaml_builds_the_topology_it_is_named_after(choice: str):
     """The word users type is the name of the topology; the first line of the file says what it is."""
     text = files("dsgd.conf").joinpath("topology", choice).read_text()
-    node = OmegaConf.create(text)
-    if choice == "file.yaml":
-        OmegaConf.update(node, "path", write_edges(tmp_path, nx.cycle_graph(8).edges))
-    topology = instantiate(node).build(nodes=8, seed=0)
+    topology = instantiate(OmegaConf.create(text)).build(nodes=8, seed=0)
     assert f"{topology.name}.yaml" == choice
     assert text.startswith("# ")
 
@@ -210,10 +168,10 @@ def test_gap_of_the_square_torus(side: int, gap: float):
     assert Torus().build(side * side, seed=0).spectral_gap == pytest.approx(gap, abs=5e-5)
 
 
-@pytest.mark.parametrize(("nodes", "rows", "neighbours_of_0"), [(6, 2, (1, 2, 3)), (4, 2, (1, 2)), (5, 1, (1, 4))])
-def test_a_torus_side_of_two_counts_its_neighbour_once(nodes: int, rows: int, neighbours_of_0: tuple[int, ...]):
-    """2 x 3 has degree 3, 2 x 2 is a ring of four, 1 x 5 a ring of five."""
-    assert Torus(rows=rows).build(nodes, seed=0).neighbours(0) == neighbours_of_0
+@pytest.mark.parametrize(("nodes", "neighbours_of_0"), [(6, (1, 2, 3)), (4, (1, 2))])
+def test_a_torus_side_of_two_counts_its_neighbour_once(nodes: int, neighbours_of_0: tuple[int, ...]):
+    """2 x 3 has degree 3, 2 x 2 is a ring of four."""
+    assert Torus().build(nodes, seed=0).neighbours(0) == neighbours_of_0
 
 
 def test_the_torus_is_as_square_as_the_number_of_nodes_allows():
@@ -356,108 +314,19 @@ def test_the_gap_of_circulant_graphs_does_not_depend_on_how_nodes_are_numbered(c
     assert Topology("renumbered", nodes, rows).spectral_gap == pytest.approx(topology.spectral_gap, abs=ROUNDING)
 
 
-# --- random regular graphs
+# --- shares that are pushed, in graphs of the user's
 
 
-def test_random_regular_graphs_mix_as_published():
-    """Degree 3, 32 nodes: gap 0.088 on average over 30 draws; the draws' standard error is below 0.004."""
-    gaps = [RandomRegular(degree=3).build(32, seed).spectral_gap for seed in range(30)]
-    assert np.mean(gaps) == pytest.approx(0.088, abs=0.012)
+def irregular() -> Topology:
+    """From 0 to 1 and 2, from both to 3, from there to 0; columns sum to 1, rows do not."""
+    third = 1 / 3
+    rows = ({0: third, 3: 0.5}, {0: third, 1: 0.5}, {0: third, 2: 0.5}, {1: 0.5, 2: 0.5, 3: 0.5})
+    return Topology("irregular", 4, (rows,))
 
 
-def test_random_regular_graphs_are_connected_regular_and_evenly_weighted():
-    """Every row has degree + 1 weights 1/(degree+1); degree 2 takes several draws until connected."""
-    for degree, nodes in ((2, 64), (3, 10), (4, 9)):
-        topology = RandomRegular(degree).build(nodes, seed=3)
-        assert all(list(row.values()) == [1 / (degree + 1)] * (degree + 1) for row in topology.rows[0])
-        assert nx.is_connected(nx.Graph((i, j) for i in range(nodes) for j in topology.neighbours(i)))
-
-
-def test_the_seed_determines_the_random_graph():
-    """The same seed gives the same graph, another one another; the topology's own seed wins over the run's."""
-    assert RandomRegular().build(32, seed=5) == RandomRegular().build(32, seed=5)
-    assert RandomRegular().build(32, seed=5) != RandomRegular().build(32, seed=6)
-    assert RandomRegular(seed=5).build(32, seed=6) == RandomRegular().build(32, seed=5)
-
-
-def test_the_random_graph_does_not_depend_on_the_process():
-    """Two processes with different hash seeds draw one graph; importing the module loads neither torch nor networkx."""
-    code = (
-        "import sys; from dsgd.topology import RandomRegular; print('torch' in sys.modules, 'networkx' in sys.modules);"
-        "print(RandomRegular().build(32, seed=5).rows)"
-    )
-    printed = {
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": s}, capture_output=True, check=True).stdout
-        for s in ("1", "2")
-    }
-    assert printed == {f"False False\n{RandomRegular().build(32, seed=5).rows}\n".encode()}
-
-
-# --- graphs from files
-
-
-@given(graph=connected_graphs(), weights=st.sampled_from(["metropolis", "uniform"]))
-def test_any_connected_graph_from_a_file_is_symmetric_and_doubly_stochastic(graph: nx.Graph, weights: str):
-    """W is zero off the graph, has the published weights on it, and 1 - second largest |eigenvalue| > 0 as its gap."""
-    with tempfile.TemporaryDirectory() as folder:
-        topology = File(write_edges(Path(folder), graph.edges), weights).build(len(graph), seed=0)
-    assert_doubly_stochastic(topology)
-    assert (topology.matrix() == topology.matrix().T).all()
-    largest = max(d for _, d in graph.degree)
-    for i in graph:
-        assert set(topology.neighbours(i)) == set(graph[i])
-        for j in graph[i]:
-            degree = largest if weights == "uniform" else max(graph.degree[i], graph.degree[j])
-            assert topology.mixing_row(i)[j] == 1 / (1 + degree)
-    if len(graph) > 1:
-        assert topology.spectral_gap == pytest.approx(1 - sorted(np.abs(eigenvalues(topology)))[-2], abs=ROUNDING)
-    assert topology.spectral_gap > 1e-4
-
-
-@given(graph=connected_graphs())
-def test_edges_once_edges_twice_and_a_matrix_describe_the_same_graph(graph: nx.Graph):
-    """The three accepted listings of a graph give equal topologies."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        once = File(write_edges(folder, graph.edges)).build(len(graph), seed=0)
-        twice = File(write_edges(folder, graph.to_directed().edges)).build(len(graph), seed=0)
-        assert once == twice == File(write_matrix(folder, graph)).build(len(graph), seed=0)
-
-
-@given(st.integers(3, 12), st.sampled_from(["metropolis", "uniform"]))
-def test_a_ring_from_a_file_is_the_ring(nodes: int, weights: str):
-    """On a regular graph both weights are 1/(degree+1), to the last bit."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_edges(Path(folder), nx.cycle_graph(nodes).edges)
-        assert File(path, weights).build(nodes, seed=0).rows == Ring().build(nodes, seed=0).rows
-
-
-def test_comments_and_empty_lines_are_no_edges(tmp_path: Path):
-    """`#` to the end of the line is a comment, in windows line ends and with a byte-order mark too."""
-    path = tmp_path / "graph.txt"
-    path.write_bytes(b"\xef\xbb\xbf# a path\r\n\r\n0 1  # first\r\n  1\t2\r\n")
-    assert File(str(path)).build(3, seed=0).neighbours(1) == (0, 2)
-
-
-def irregular(folder: Path) -> Topology:
-    """From 0 to 1 and 2, from both to 3, from there to 0."""
-    path = write_edges(folder, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 0)])
-    return File(path, "push").build(4, seed=0)
-
-
-def test_pushed_shares_are_equal_and_columns_sum_to_one(tmp_path: Path):
-    """Edges point from sender to receiver, and a list and a matrix of them, which is not symmetric, are one graph."""
-    topology, third = irregular(tmp_path), 1 / 3
-    expected = [[third, 0, 0, 1 / 2], [third, 1 / 2, 0, 0], [third, 0, 1 / 2, 0], [0, 1 / 2, 1 / 2, 1 / 2]]
-    assert topology.matrix().tolist() == expected
-    assert (topology.sources(3), topology.targets(0)) == ((1, 2), (1, 2))
-    (tmp_path / "matrix.txt").write_text("0 1 1 0\n0 0 0 1\n0 0 0 1\n1 0 0 0\n")
-    assert File(str(tmp_path / "matrix.txt"), "push").build(4, seed=0) == topology
-
-
-def test_push_sum_contracts_by_the_gap_in_the_long_run(tmp_path: Path):
+def test_push_sum_contracts_by_the_gap_in_the_long_run():
     """By the second largest |eigenvalue| of P in a step, as measured on the ratios."""
-    topology, x, w = irregular(tmp_path), np.random.default_rng(0).standard_normal(4), np.ones(4)
+    topology, x, w = irregular(), np.random.default_rng(0).standard_normal(4), np.ones(4)
     spreads = []
     for _ in range(40):
         x, w = topology.matrix() @ x, topology.matrix() @ w
@@ -466,23 +335,9 @@ def test_push_sum_contracts_by_the_gap_in_the_long_run(tmp_path: Path):
     assert rate == pytest.approx(1 - topology.spectral_gap, rel=0.03)
 
 
-def test_what_needs_a_doubly_stochastic_matrix_refuses_one_that_is_not(tmp_path: Path):
-    """A directed graph that is regular has one."""
-    rule, got = "algo=a needs a topology with rows and columns that sum to 1", "file with topology.weights=push"
-    text = f"{rule}, got {got}, where node 3 takes in more than others"
-    assert message(lambda: irregular(tmp_path).check_doubly_stochastic("a")) == text
-    File(write_edges(tmp_path, [(0, 1), (1, 2), (2, 0)]), "push").build(3, 0).check_doubly_stochastic("a")
-
-
-def test_a_directed_graph_is_strongly_connected(tmp_path: Path):
-    rule = "path must give a strongly connected graph of nodes=3, got no way"
-    cut_off = {"from node 0 to node 2": [(0, 1), (1, 0), (2, 0)], "to node 0 from node 1": [(0, 1), (0, 2), (2, 0)]}
-    for got, edges in cut_off.items():
-        path = write_edges(tmp_path, edges)
-        assert message(partial(File(path, "push").build, 3, 0)) == f"{rule} {got} ({path})"
-
-
 # --- errors
+
+SUMS = "algo=a needs a topology with rows and columns that sum to 1"
 
 
 def message(build: Callable[[], object]) -> str:
@@ -499,68 +354,16 @@ def message(build: Callable[[], object]) -> str:
             "topology=hypercube needs nodes to be a power of two, got nodes=12",
         ),
         (
-            lambda: Torus(rows=5).build(12, 0),
-            "topology=torus needs nodes = rows x columns, got nodes=12 topology.rows=5",
+            lambda: Torus().build(7, 0),
+            "topology=torus needs nodes = rows x columns, both >= 2, got nodes=7",
         ),
         (
-            lambda: Torus().build(7, 0),
-            "topology=torus needs nodes = rows x columns, both >= 2, got nodes=7 (topology.rows=1 makes a ring)",
+            lambda: irregular().check_doubly_stochastic("a"),
+            f"{SUMS}, got irregular, where node 3 takes in more than others",
         ),
-        (lambda: Torus(rows=0), "rows must be >= 1, got 0"),
-        (lambda: RandomRegular(degree=0), "degree must be >= 1, got 0"),
-        (lambda: RandomRegular(seed=-1), "seed must be >= 0, got -1"),
-        (lambda: RandomRegular(4).build(4, 0), "degree must be < nodes, got 4 with nodes=4"),
-        (lambda: RandomRegular(3).build(7, 0), "degree must be even for an odd number of nodes, got 3 with nodes=7"),
-        (lambda: RandomRegular(1).build(8, 0), "degree must be >= 2 for a connected graph, got 1 with nodes=8"),
-        (lambda: File("x", weights="max"), "weights must be metropolis, uniform or push, got max"),
-        (lambda: File("no.txt").build(4, 0), "path must be a readable file, got no.txt (No such file or directory)"),
-        (lambda: File(".").build(4, 0), "path must be a readable file, got . (Is a directory)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_impossible_choices_name_rule_and_value(build: Callable[[], object], text: str):
     """One line; it begins with the field at fault, or says which topology asks what of the number of nodes."""
     assert message(build) == text
-
-
-def test_a_random_graph_that_is_never_connected_ends_in_an_error(monkeypatch: pytest.MonkeyPatch):
-    """The draws are bounded: 64 nodes of degree 2 with seed 0 are not connected at the first one."""
-    monkeypatch.setattr("dsgd.topology.random_regular.DRAWS_UNTIL_CONNECTED", 1)
-    text = "degree must give a connected graph in 1 draws, got 2 with nodes=64 seed=0"
-    assert message(lambda: RandomRegular(2).build(64, 0)) == text
-
-
-MATRIX_RULE = "path must hold edges 'i j' or 3 lines of 3 numbers 0 or 1 (nodes=3)"
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("0 1\n\n1 x\n", "path must hold whole numbers and # comments, got '1 x' (FILE, line 3)"),
-        ("0 1\n1 2 0.5\n", "path must hold whole numbers and # comments, got '1 2 0.5' (FILE, line 2)"),
-        ("0 1\n# two\n1 2 0\n", "path must hold one edge 'i j' a line, got 3 numbers (FILE, line 3)"),
-        ("0 1\n1 3\n", "path must name nodes 0 to 2 (nodes=3), got edge 1 3 (FILE, line 2)"),
-        ("0 1\n-1 2\n", "path must name nodes 0 to 2 (nodes=3), got edge -1 2 (FILE, line 2)"),
-        ("0 1\n1 1\n1 2\n", "path must have no self loops, got edge 1 1 (FILE, line 2)"),
-        ("0 1\n1 2\n0 1\n", "path must list an edge once, got 0 1 again (FILE, line 3)"),
-        ("0 1\n1 2\n1 0\n", "path must be symmetric, got edge 1 2 without 2 1 (FILE, line 2)"),
-        ("0 1\n", "path must give a connected graph of nodes=3, got node 2 cut off from node 0 (FILE)"),
-        ("", "path must give a connected graph of nodes=3, got node 1 cut off from node 0 (FILE)"),
-        ("0 0 0\n0 0 1\n0 1 0\n", "path must give a connected graph of nodes=3, got node 1 cut off from node 0 (FILE)"),
-        (
-            "0 1 1\n1 0 1\n0 1 0\n",
-            "path must be symmetric, got 0 in row 2 column 0 and 1 in row 0 column 2 (FILE, line 3)",
-        ),
-        ("0 1 1\n1 1 1\n1 1 0\n", "path must have no self loops, got 1 in row 1 column 1 (FILE, line 2)"),
-        ("0 1 1\n1 0\n1 1 0\n", f"{MATRIX_RULE}, got 2 numbers (FILE, line 2)"),
-        ("0 1 1\n1 0 2\n1 2 0\n", f"{MATRIX_RULE}, got 2 (FILE, line 2)"),
-        ("0 1 1\n1 0 1\n", f"{MATRIX_RULE}, got 2 lines (FILE)"),
-        ("0 1 1 0\n" * 4, f"{MATRIX_RULE}, got 4 numbers (FILE, line 1)"),
-        (b"\xff\xfe0\x00", "path must be a text file in UTF-8, got FILE"),
-    ],
-)
-def test_a_bad_graph_file_is_refused_with_file_and_line(content: str | bytes, text: str, tmp_path: Path):
-    """One line that starts with the key `path`, names the rule and what stands where."""
-    path = tmp_path / "graph.txt"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert message(lambda: File(str(path)).build(3, seed=0)) == text.replace("FILE", str(path))
