@@ -29,30 +29,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
 
 @dataclass(frozen=True)
 class Gossip(Algorithm):
-    topology: Topology  # used with peers=topology
     tau: int = 1
     mode: str = "pull"  # pull | push
-    peers: str = "uniform"  # uniform: any other worker | topology: a neighbour in the graph
 
     def __post_init__(self) -> None:
         if self.tau < 1:
             raise ValueError(f"tau must be >= 1, got {self.tau}")
         if self.mode not in ("pull", "push"):
             raise ValueError(f"mode must be pull or push, got {self.mode!r}")
-        if self.peers not in ("uniform", "topology"):
-            raise ValueError(f"peers must be uniform or topology, got {self.peers!r}")
 
     def random_peer(self, worker: Worker) -> int:
-        if self.peers == "topology":
-            pulls = self.mode == "pull"
-            peers = (self.topology.neighbours if pulls else self.topology.receivers)(worker.rank)
-            return peers[int(worker.rng.integers(len(peers)))]
         other = int(worker.rng.integers(worker.nodes - 1))
         return other + (other >= worker.rank)
 

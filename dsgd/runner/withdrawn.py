@@ -12,6 +12,10 @@ OWN_TOPOLOGY = "a class of your own with build(nodes, seed), as _target_ in topo
 WITHDRAWN: dict[str, tuple[Any, str]] = {
     "topology=file": (None, f"name {OWN_TOPOLOGY}"),
     "topology=random_regular": (None, f"topology=hypercube or torus has as few neighbours, or name {OWN_TOPOLOGY}"),
+    "algo=gossip algo.peers": (
+        "uniform",
+        "a peer is any other worker; algo=adpsgd algo.peers=topology has a graph",
+    ),
     "topology.rows": (None, "the torus is as square as the number of nodes allows; topology=ring has one row"),
     "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
 }

@@ -55,10 +55,6 @@ class Topology:
         """Return the nodes that `rank` receives from at any step of the cycle, ascending."""
         return self._neighbours[rank]
 
-    def receivers(self, rank: int) -> Peers:
-        """Return the nodes that `rank` sends to at any step of the cycle, ascending."""
-        return self._receivers[rank]
-
     @cached_property
     def sides(self) -> tuple[bool, ...] | None:
         """On which of two sides each node is, False for that of node 0, if every edge leads from one side to the other;
@@ -157,19 +153,10 @@ class Topology:
 
     @cached_property
     def _neighbours(self) -> tuple[Peers, ...]:
-        return _over_the_cycle(self._sources)
-
-    @cached_property
-    def _receivers(self) -> tuple[Peers, ...]:
-        return _over_the_cycle(self._targets)
+        return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*self._sources, strict=True))
 
     def _peers(self, rank: int, row: Iterable[int]) -> Peers:
         return tuple(sorted((j for j in row if j != rank), key=lambda j: (j - rank) % self.nodes))
-
-
-def _over_the_cycle(peers: Sequence[Sequence[Peers]]) -> tuple[Peers, ...]:
-    """Return all peers of each node. peers: of every step, of every node."""
-    return tuple(tuple(sorted(set().union(*by_step))) for by_step in zip(*peers, strict=True))
 
 
 def _columns(rows: tuple[Row, ...]) -> list[list[int]]:

@@ -32,7 +32,6 @@ VARIANTS: list[tuple[str, ...]] = [
     ("downpour", "algo.server_optimizer=momentum", "algo.servers=3", "algo.n_push=2", "algo.n_fetch=3"),
     ("downpour", "algo.server_optimizer=adagrad"),
     ("gossip", "algo.mode=push", "algo.tau=2"),
-    ("gossip", "algo.peers=topology"),
     ("dpsgd", "algo.gradient=after", "topology=one_peer_exponential"),
     ("dpsgd", "algo.gradient=first", "topology=ring"),
     ("compressed", "algo.code=topk", "algo.share=0.3"),

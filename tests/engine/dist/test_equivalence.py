@@ -275,7 +275,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "gossip, pull": ("gossip",),
     "gossip, pull every third step": ("gossip", "algo.tau=3"),
     "gossip, push": ("gossip", "algo.mode=push"),
-    "gossip, push every second step in a graph": ("gossip", "algo.mode=push", "algo.tau=2", "algo.peers=topology"),
+    "gossip, push every second step": ("gossip", "algo.mode=push", "algo.tau=2"),
     "adpsgd": ("adpsgd",),
     "adpsgd every second step in a graph": ("adpsgd", "algo.tau=2", "algo.peers=topology", "topology=star"),
     "easgd": ("easgd", "algo.tau=2"),
@@ -299,7 +299,7 @@ FREE: dict[str, tuple[str, ...]] = {
 INTERLEAVED = {
     "adpsgd",
     "gossip, pull",
-    "gossip, push every second step in a graph",
+    "gossip, push every second step",
     "easgd, a centre in two",
     "eamsgd",
 }

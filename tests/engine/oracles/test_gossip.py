@@ -12,8 +12,6 @@ from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.data import Quadratic
 from dsgd.streams import stream
-from dsgd.topology import Ring, Star, Topology, Torus
-from dsgd.topology.mixing import circulant
 from tests.support import reference
 from tests.support.long import long_but
 from tests.support.reference import Array, Setting
@@ -21,7 +19,6 @@ from tests.support.simulated import assert_close, cluster_of, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 SPREAD = np.random.default_rng(8).standard_normal((4, 5))
-ANYONE = Ring().build(4, 0)  # peers=uniform never asks it
 
 
 def uniform_peers(s: Setting) -> Callable[[int], int]:
@@ -54,7 +51,7 @@ NUMPY = {"pull": reference.gossip_pull, "push": reference.gossip_push}
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, mode: str, tau: int):
     """Pull: the mean with what a random peer last published. Push: the mean with each vector that came. Then a step."""
-    path = run(setting, Gossip(Ring().build(setting.nodes, 0), tau, mode))
+    path = run(setting, Gossip(tau, mode))
     assert_close(path.xs[-1], NUMPY[mode](setting, tau, uniform_peers(setting)))
 
 
@@ -63,7 +60,7 @@ def test_a_push_that_waits_for_the_one_before_agrees_with_a_numpy_loop(tau: int,
     """The fastest worker's messages take longer than its tau steps, the others' do not."""
     # of this seed, nobody's first message reaches the fastest worker at the moment in which it stops waiting
     s = Setting(gradient_s=UNEVEN, latency_s=latency_s, steps=20, seed=4)
-    path = run(s, Gossip(ANYONE, tau, "push"))
+    path = run(s, Gossip(tau, "push"))
     assert path.marks[-1]["idle_fraction_max"] > 0.1
     assert_close(path.xs[-1], reference.gossip_push(s, tau, uniform_peers(s)))
 
@@ -81,7 +78,7 @@ def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
         drawn.append(bool(streams[rank].random() < 0.3))
         return drawn[-1]
 
-    path = run(s, Gossip(ANYONE, tau, "push"), cluster)
+    path = run(s, Gossip(tau, "push"), cluster)
     assert_close(path.xs[-1], reference.gossip_push(s, tau, uniform_peers(s), lost))
     summary = path.simulation.summary()
     assert (summary["messages_lost"], summary["messages_resent"]) == (sum(drawn), 0)
@@ -89,36 +86,10 @@ def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])
-@pytest.mark.parametrize(
-    ("topology", "neighbours"),
-    [
-        (Ring().build(4, 0), [[1, 3], [0, 2], [1, 3], [0, 2]]),
-        (Star().build(4, 0), [[1, 2, 3], [0], [0], [0]]),
-        (Torus().build(6, 0), [[1, 2, 3], [0, 2, 4], [0, 1, 5], [0, 4, 5], [1, 3, 5], [2, 3, 4]]),
-    ],
-)
-def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, neighbours: list[list[int]], mode: str):
-    """peers=topology: one of the graph's neighbours, each with the same probability."""
-    times = (*UNEVEN, 1.1919, 0.8383)[: len(neighbours)]
-    s = Setting(len(neighbours), gradient_s=times, steps=20)
-    path = run(s, Gossip(topology, mode=mode, peers="topology"))
-    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, neighbours)))
-
-
-@pytest.mark.parametrize(("mode", "peers"), [("pull", [3, 0, 1, 2]), ("push", [1, 2, 3, 0])])
-def test_vectors_go_along_the_edges_of_a_directed_graph(mode: str, peers: list[int]):
-    """A circle in which i sends to i + 1: who pulls asks i - 1."""
-    circle = Topology("circle", 4, (circulant(4, (0, 1)),))
-    s = Setting(gradient_s=UNEVEN, steps=20)
-    path = run(s, Gossip(circle, mode=mode, peers="topology"))
-    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, [[peer] for peer in peers])))
-
-
-@pytest.mark.parametrize("mode", ["pull", "push"])
 def test_one_worker_is_sgd_bit_for_bit(mode: str):
     """Without peers there is nothing to average with."""
     s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
-    assert (run(s, Gossip(ANYONE, mode=mode)).xs == run(s, Sync()).xs).all()
+    assert (run(s, Gossip(mode=mode)).xs == run(s, Sync()).xs).all()
 
 
 def test_workers_with_the_same_data_are_sgd_bit_for_bit():
@@ -127,13 +98,13 @@ def test_workers_with_the_same_data_are_sgd_bit_for_bit():
     alone = run(replace(s, nodes=1), Sync())
     # of the same seed, the minimum of one worker is the common minimum of several
     assert (replace(s, nodes=1).target == s.target).all()
-    assert (run(s, Gossip(ANYONE)).xs == alone.xs).all()
+    assert (run(s, Gossip()).xs == alone.xs).all()
 
 
 def test_two_workers_agree_after_one_pull_on_their_exact_mean():
     """p = 2: each pulls the only other one, both take the old values."""
     s = Setting(nodes=2, lr=0.0, start=SPREAD[:2])
-    path = run(s, Gossip(ANYONE))
+    path = run(s, Gossip())
     assert_close(path.xs[1], np.tile(SPREAD[:2].mean(axis=0), (2, 1)))
 
 
@@ -160,7 +131,7 @@ def test_rounds_of_pulls_shrink_the_spread_as_computed(p: int):
     E|mean' - mean|^2 = V (p - 2) / (4 p (p - 1)^2). Equal workers without network pull at the same moments."""
     shrinkage, steps = [], []
     for seed in range(40):
-        path = run(without_gradients(p, seed, 14), Gossip(ANYONE))
+        path = run(without_gradients(p, seed, 14), Gossip())
         # the first round is at the start and the second one before the first mark; none follows the last step
         xs = path.xs[1:-1]
         V = spread_of(xs)
@@ -180,7 +151,7 @@ def test_a_single_pull_shrinks_the_spread_as_computed():
     shrinkage = []
     for seed in range(20):
         s = without_gradients(p, seed, 16)
-        path = run(s, Gossip(ANYONE), replace(cluster_of(s), jitter=1.0), mark_samples=1)
+        path = run(s, Gossip(), replace(cluster_of(s), jitter=1.0), mark_samples=1)
         V = spread_of(path.xs[1:-1])
         shrinkage += list(V[1:] / V[:-1])
     assert_mean(shrinkage, 1 - (p + 1) / (2 * p * (p - 1)), 0.006)
@@ -193,9 +164,7 @@ def test_the_mean_is_kept_in_expectation_only(mode: str):
     s = Setting(p, 8, lr=0.0, data=Quadratic(dim=p), start=np.eye(p))
     ends = []
     for seed in range(runs):
-        path = run(
-            replace(s, seed=seed), Gossip(ANYONE, mode=mode), replace(cluster_of(s), jitter=1.0), mark_samples=999
-        )
+        path = run(replace(s, seed=seed), Gossip(mode=mode), replace(cluster_of(s), jitter=1.0), mark_samples=999)
         ends.append(path.xs[-1].mean(axis=0))
     errors = np.array(ends) - 1 / p
     error = np.sqrt((errors**2).mean())
@@ -206,6 +175,6 @@ def test_the_mean_is_kept_in_expectation_only(mode: str):
 def test_output_model_is_the_mean_of_the_workers():
     """test_loss is 0.5 sum_j h_j (mean_j - target_j)^2, at every mark."""
     s = Setting(gradient_s=UNEVEN)
-    path = run(s, Gossip(ANYONE))
+    path = run(s, Gossip())
     losses = np.array([mark["test_loss"] for mark in path.marks])
     assert_close(losses, 0.5 * (s.h * (path.mean - s.target) ** 2).sum(axis=1))

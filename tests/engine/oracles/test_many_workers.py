@@ -19,7 +19,6 @@ from dsgd.data import Quadratic
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Evaluation
 from dsgd.problem.problem import Problem
-from dsgd.topology import Ring
 from dsgd.worker import Algorithm
 from tests.engine.oracles.test_gossip import spread_of, uniform_peers
 from tests.support import reference
@@ -99,7 +98,7 @@ def test_many_gossiping_workers_agree_with_a_numpy_loop(mode: str):
     """At a rate that a lone worker cannot take; several pushed vectors come before one step, or none does."""
     times = tuple(1 + 0.1 * np.random.default_rng(1).random(24))
     s = SmallTask(nodes=24, steps=25, lr=0.16, gradient_s=times, latency_s=0.0123)
-    simulation = ended(s.simulated(Gossip(Ring().build(24, 0), mode=mode)))
+    simulation = ended(s.simulated(Gossip(mode=mode)))
     loop = {"pull": reference.gossip_pull, "push": reference.gossip_push}[mode]
     xs = loop(s, 1, uniform_peers(s))
     assert np.abs(xs - s.c()).max() > 0.02
@@ -114,10 +113,10 @@ PUSHED = exp(-3 / 4) + (1 - exp(-3 / 4)) / 3
 @pytest.mark.parametrize(
     ("algo", "growth", "runs_apart"),
     [
-        (Gossip(Ring().build(100, 0), mode="pull"), 0.9 / PULLED, False),
-        (Gossip(Ring().build(100, 0), mode="pull"), 1.1 / PULLED, True),
-        (Gossip(Ring().build(100, 0), mode="push"), 0.9 / PUSHED, False),
-        (Gossip(Ring().build(100, 0), mode="push"), 1.1 / PUSHED, True),
+        (Gossip(mode="pull"), 0.9 / PULLED, False),
+        (Gossip(mode="pull"), 1.1 / PULLED, True),
+        (Gossip(mode="push"), 0.9 / PUSHED, False),
+        (Gossip(mode="push"), 1.1 / PUSHED, True),
         (EASGD(), 0.99 * (1 - 0.9 / 100) ** -0.2, False),
         (EASGD(), 1.01 * (1 - 0.9 / 100) ** -0.2, True),
     ],
@@ -150,7 +149,7 @@ def test_at_which_share_of_the_rate_gossip_moves_the_mean(mode: str, jitter: flo
     the sender had Z - v + 1: Z = Z - v + 1 - w v / 2."""
     p, steps = 24, 120
     s = Setting(p, steps, lr=1e-3, data=Quadratic(dim=1, condition=1, spread=0, noise=0))
-    path = run(s, Gossip(Ring().build(p, 0), mode=mode), replace(cluster_of(s), jitter=jitter), s.samples // 3)
+    path = run(s, Gossip(mode=mode), replace(cluster_of(s), jitter=jitter), s.samples // 3)
     _, begin, _, end = path.mean[:4, 0] - s.target[0]
     taken = path.marks[3]["samples"] - path.marks[1]["samples"]
     share = np.log(end / begin) / np.log(1 - s.lr) / (taken / p)

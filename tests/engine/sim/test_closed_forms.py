@@ -28,7 +28,6 @@ from dsgd.topology import (
     OnePeerExponential,
     Ring,
     Star,
-    Topology,
     TopologyConfig,
     Torus,
 )
@@ -91,11 +90,6 @@ def overlapped(collective: str, p: int, t: float, a: float, n: float, buckets: i
     buckets each is reduced in T_c when it is ready, after the one before it."""
     part = all_reduce(collective, p, a, n / buckets)
     return max(t + part, t / 3 + 2 * t / (3 * buckets) + buckets * part)
-
-
-def cycle(nodes: int) -> Topology:
-    """Everybody has one neighbour, the next node, and is the neighbour of one."""
-    return Topology("cycle", nodes, (tuple({i: 0.5, (i + 1) % nodes: 0.5} for i in range(nodes)),))
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -268,6 +262,13 @@ def test_a_delay_travels_one_hop_a_step(close: Close, cluster: Cluster, p: int, 
             close(times[i][step], expected[i])
 
 
+class RoundGossip(Gossip):
+    """With the next worker in place of a random one: everybody has one partner."""
+
+    def random_peer(self, worker: Worker) -> int:
+        return (worker.rank + 1) % worker.nodes
+
+
 @few
 @given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 3), rounds=step_counts)
 def test_a_gossip_pull_takes_two_latencies_and_a_message(
@@ -275,8 +276,7 @@ def test_a_gossip_pull_takes_two_latencies_and_a_message(
 ) -> None:
     """tau t + 2 a + N / B for tau steps, while everybody pulls from somebody else."""
     t, a, n = parameters(cluster)
-    topology = cycle(p)
-    found = timed(Gossip(topology, tau=tau, mode="pull", peers="topology"), cluster, p, rounds * tau, topology)
+    found = timed(RoundGossip(tau=tau, mode="pull"), cluster, p, rounds * tau)
     close(found.time_s, rounds * (tau * t + 2 * a + n))
 
 
@@ -287,8 +287,7 @@ def test_a_gossip_push_waits_only_for_the_push_before_it(
 ) -> None:
     """max(tau t, a + N / B) from one push to the next; the last one is not waited for."""
     t, a, n = parameters(cluster)
-    topology = cycle(p)
-    found = timed(Gossip(topology, tau=tau, mode="push", peers="topology"), cluster, p, rounds * tau, topology)
+    found = timed(RoundGossip(tau=tau, mode="push"), cluster, p, rounds * tau)
     close(found.time_s, (rounds - 1) * max(tau * t, a + n) + tau * t)
 
 
@@ -406,8 +405,7 @@ def test_received_vectors_lengthen_the_next_gradient(
     exchange = a + degree * n
     found = timed(DPSGD(topology), cluster, p, steps, topology)
     close(found.time_s, max(t, exchange) + (steps - 1) * max(t + degree * v, exchange))
-    peers = cycle(p)
-    pulls = timed(Gossip(peers, tau=2, mode="pull", peers="topology"), cluster, p, 2 * steps, peers)
+    pulls = timed(RoundGossip(tau=2, mode="pull"), cluster, p, 2 * steps)
     close(pulls.time_s, steps * (2 * t + 2 * a + n + v))
     calls = timed(EASGD(tau=1, servers=1), cluster, 1, steps)
     close(calls.time_s, steps * (t + v + 2 * a + 2 * n))
@@ -420,7 +418,7 @@ def test_received_vectors_lengthen_the_next_gradient(
 def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> None:
     cluster = Cluster(0.01, float("inf"), 0.0, message_bytes=1e6)
     topology = Ring().build(p, 0)
-    for algo in (Sync(), Sync(overlap=False), DPSGD(topology), Gossip(topology), EASGD(), Downpour(), DelayFree()):
+    for algo in (Sync(), Sync(overlap=False), DPSGD(topology), Gossip(), EASGD(), Downpour(), DelayFree()):
         found = timed(algo, cluster, p, 9, topology)
         close(found.time_s, 0.09)
         assert found.summary()["idle_fraction_max"] == pytest.approx(0, abs=1e-12)

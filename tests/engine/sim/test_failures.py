@@ -153,7 +153,7 @@ def test_a_free_running_step_costs_its_share_of_a_restart(tmp_path: Path) -> Non
     assert late.summary()["lost_work_s"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("algo", [Gossip(Ring().build(2, 0)), ADPSGD(Ring().build(2, 0)), Downpour()])
+@pytest.mark.parametrize("algo", [Gossip(), ADPSGD(Ring().build(2, 0)), Downpour()])
 def test_answers_to_a_worker_that_has_failed_are_not_received(algo: Algorithm, tmp_path: Path) -> None:
     """Messages take as long as gradients, and the outages of a worker begin at ten different moments of its steps."""
     failures = trace(tmp_path, *((0, 7.3 * k, 7.3 * k + 3 + 0.17 * k) for k in range(1, 11)))

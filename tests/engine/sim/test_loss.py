@@ -154,7 +154,7 @@ def test_two_who_exchange_wait_for_what_is_sent_again(close: Close) -> None:
 
 
 def test_without_loss_the_network_draws_nothing_and_the_summary_says_nothing() -> None:
-    found = timed(Gossip(Ring().build(3, 0), mode="push"), lossy_cluster(0.01, loss=0.0), 3, 5)
+    found = timed(Gossip(mode="push"), lossy_cluster(0.01, loss=0.0), 3, 5)
     assert type(found.machine.network) is Network
     assert not {"messages_lost", "messages_resent"} & found.summary().keys()
 
