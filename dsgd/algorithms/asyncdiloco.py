@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.algorithms.delayed_nesterov import DelayedNesterov
 from dsgd.worker import Algorithm, Worker
@@ -59,10 +59,10 @@ class AsyncDiLoCo(Algorithm):
     local_buffer: int = 16
     updates: int = 32  # of a local server between two of the global one
     mix: float = 0.25  # share of the global parameters in what a local server goes on with
-    servers: int = 1  # shards of the (global) server, each on a node of its own
+    servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        for name in ("tau", "buffer", "group", "local_buffer", "updates", "servers"):
+        for name in ("tau", "buffer", "group", "local_buffer", "updates"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
         for name in ("olr", "local_olr"):

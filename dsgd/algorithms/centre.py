@@ -23,21 +23,6 @@ class Centre:
         return e
 
 
-class AveragedCentre(Centre):
-    """A centre that keeps the mean of all values it has had. average: [d]."""
-
-    def __init__(self, x: Tensor) -> None:
-        super().__init__(x)
-        self.average = x.clone()
-        self.exchanges = x.new_zeros(1)  # a vector, so that it is part of a checkpoint
-
-    def exchange(self, x_i: Tensor, alpha: float) -> Tensor:
-        e = super().exchange(x_i, alpha)
-        self.exchanges += 1
-        self.average.lerp_(self.x, 1 / (self.exchanges + 1))
-        return e
-
-
 async def exchange_at_once(worker: Worker, c: Tensor, x_i: Tensor, alpha: float) -> Tensor:
     """Move all copies of the centre c [d] by the sum over all workers of alpha (x_i - c); return that of this one."""
     mean = await worker.all_reduce_mean(x_i.clone())

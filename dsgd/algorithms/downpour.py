@@ -11,8 +11,8 @@ with a parameter server. The gradients are stale: with p equal workers that take
         w = w - lr g
     server, on acc:
         sgd:       c = c - lr acc
-        momentum:  u = m u + acc;  c = c - lr u            (nesterov: c = c - lr (acc + m u))
-        adagrad:   G = G + acc^2;  c = c - lr acc / sqrt(G + eps)
+        momentum:  u = m u + acc;  c = c - lr u
+        adagrad:   G = G + acc^2;  c = c - lr acc / sqrt(G + 1e-8)
 
 Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own;
 the local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 RULES = ("sgd", "momentum", "adagrad")
+EPS = 1e-8  # of adagrad
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,6 @@ class Downpour(Algorithm):
     n_fetch: int = 1  # steps between two fetches: larger, staler
     server_optimizer: str = "sgd"  # sgd | momentum | adagrad
     server_momentum: float = 0.9  # m, of server_optimizer=momentum
-    server_nesterov: bool = False
-    adagrad_eps: float = 1e-8  # larger damps the first steps
     servers: int = 1  # shards, each on a node of its own; they may be at different versions
 
     def __post_init__(self) -> None:
@@ -57,8 +56,6 @@ class Downpour(Algorithm):
             raise ValueError(f"server_optimizer must be one of {', '.join(RULES)}, got {self.server_optimizer!r}")
         if not 0 <= self.server_momentum < 1:
             raise ValueError(f"server_momentum must be in [0, 1), got {self.server_momentum}")
-        if not self.adagrad_eps > 0:
-            raise ValueError(f"adagrad_eps must be > 0, got {self.adagrad_eps}")
 
     @property
     def needs_sgd(self) -> str:
@@ -110,10 +107,9 @@ class ParameterServer:
         if self.options.server_optimizer == "momentum":
             assert self.state is not None
             self.state.mul_(self.options.server_momentum).add_(acc)
-            nesterov = self.options.server_nesterov
-            update = acc.add(self.state, alpha=self.options.server_momentum) if nesterov else self.state
+            update = self.state
         elif self.options.server_optimizer == "adagrad":
             assert self.state is not None
             self.state.addcmul_(acc, acc)
-            update = acc / (self.state + self.options.adagrad_eps).sqrt_()
+            update = acc / (self.state + EPS).sqrt_()
         self.x.add_(update, alpha=-lr)

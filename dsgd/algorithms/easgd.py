@@ -15,19 +15,17 @@ and a long period let the workers explore.
     sync:         all workers at once:  c = c + sum_i e_i = (1 - beta) c + beta mean_i x_i
     round_robin:  one after the other, in the order of their ranks
 
-average=true: the output is z, the mean of all values that c has had: z = z + (c - z) / (t + 1) after exchange t.
-
 Differences from the paper: fetch and push are one atomic call, so e is always made from the centre it is added to. sync
 and round_robin have no server: every worker has a copy of c and changes it by the mean of an all-reduce, or c itself
-goes round from worker to worker, and z is its mean over rounds. With momentum=null, step() may add the local
-optimiser's momentum (Jin et al. 2016 run it so); v is never exchanged.
+goes round from worker to worker. With momentum=null, step() may add the local optimiser's momentum (Jin et al. 2016
+run it so); v is never exchanged.
 Cost per worker, every tau steps: async: one message of N bytes each way, the server p times that; waits for the round
 trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for everybody.
 round_robin: one message of N bytes; waits for its turn, which comes every max(tau t, p (a + N / B)).
 A worker that fails (`cluster.failures`): async: no worker waits, and it comes back with c and v = 0; for a server
-that fails workers wait, and it comes back with c and z of a checkpoint. sync: all wait until it is back; round_robin:
+that fails workers wait, and it comes back with c of a checkpoint. sync: all wait until it is back; round_robin:
 for its turn.
-Output model: the centre c, or z. One worker is exactly SGD only with alpha = 0.
+Output model: the centre c. One worker is exactly SGD only with alpha = 0.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsgd.algorithms.centre import AveragedCentre, Centre, exchange_at_once, exchange_in_turn, pass_on
+from dsgd.algorithms.centre import Centre, exchange_at_once, exchange_in_turn, pass_on
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -53,7 +51,6 @@ class EASGD(Algorithm):
     rho: float | None = None  # spring constant, alpha = lr rho: follows the schedule
     beta: float | None = None  # alpha = beta / p; the default, 0.9
     momentum: float | None = None  # delta of EAMSGD; null: EASGD
-    average: bool = False  # output model: the mean over time of the centre, rather than the centre
     servers: int = 1  # async: shards of the centre, each on a node of its own; the others have none: 0
 
     def __post_init__(self) -> None:
@@ -83,8 +80,6 @@ class EASGD(Algorithm):
 
     @property
     def output(self) -> str | None:
-        if self.average:
-            return "average"
         return "centre" if self.lockstep else None
 
     @property
@@ -135,11 +130,7 @@ class EASGD(Algorithm):
         if self.variant == "async":
             return await worker.call("exchange", s, alpha)
         c = worker.keep("centre", worker.x)  # all workers start at the same x
-        z = worker.keep("average", worker.x) if self.average else None
-        e = await (exchange_at_once if self.variant == "sync" else exchange_in_turn)(worker, c, s, alpha)
-        if z is not None:
-            z.lerp_(c, 1 / (worker.steps // self.tau + 2))
-        return e
+        return await (exchange_at_once if self.variant == "sync" else exchange_in_turn)(worker, c, s, alpha)
 
     def server(self, x: Tensor) -> Centre:
-        return AveragedCentre(x) if self.average else Centre(x)
+        return Centre(x)

@@ -388,13 +388,9 @@ def easgd(
     tau: int,
     alpha: Callable[[float], float],
     delta: float | None = None,
-    values: list[Array] | None = None,
 ) -> tuple[Array, Array]:
-    """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD. values: gets all that
-    the centre has been."""
+    """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD."""
     xs, c, clock = s.xs(), s.c(), Clock(s)
-    values = [] if values is None else values
-    values.append(c.copy())
 
     def worker(i: int) -> Process:
         x, v, direction = xs[i], np.zeros(s.data.dim), Direction(s)
@@ -405,7 +401,6 @@ def easgd(
                 yield s.latency_s
                 e = moving_rate * (snapshot - c)
                 c[:] += e
-                values.append(c.copy())
                 yield s.latency_s
                 x -= e
             g = s.gradient(i, t, snapshot if delta is None else snapshot + delta * v)
@@ -430,13 +425,13 @@ def server_sgd() -> Rule:
     return lambda acc: acc
 
 
-def server_momentum(m: float, nesterov: bool) -> Rule:
+def server_momentum(m: float) -> Rule:
     u: Array | float = 0.0
 
     def rule(acc: Array) -> Array:
         nonlocal u
         u = m * u + acc
-        return acc + m * u if nesterov else u
+        return u
 
     return rule
 

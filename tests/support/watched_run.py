@@ -39,7 +39,7 @@ LOCKSTEP = {  # one for each way of waiting, of keeping vectors, and of having s
     "delayfree": ("algo=delayfree", "algo.tau=4", "eval.every_steps=5"),
     "localsgd": ("algo=localsgd", "algo.tau=3"),
     "sgp": ("algo=sgp", "algo.overlap=2", "topology=star"),
-    "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3", "algo.average=true"),
+    "easgd in turn": ("algo=easgd", "algo.variant=round_robin", "algo.tau=3"),
 }
 EXACT = LOCKSTEP | {  # go on exactly where they were
     "compressed": ("algo=compressed", "algo.code=topk", "algo.share=0.5"),

@@ -118,7 +118,7 @@ OPTIONS = [
     ("easgd", "algo.variant=round_robin", "algo.tau=3"),
     ("asyncdiloco",),
     ("decoupled", "algo.tau=12"),
-    ("asyncdiloco", "algo.tau=3", "algo.servers=2"),
+    ("asyncdiloco", "algo.tau=3"),
     ("downpour", "algo.n_push=2", "algo.n_fetch=2"),
     ("downpour", "algo.n_push=3", "algo.n_fetch=2", "algo.servers=2"),
 ]

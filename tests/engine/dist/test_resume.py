@@ -36,7 +36,6 @@ VARIANTS = {
         "algo=easgd",
         "algo.momentum=0.9",
         "algo.servers=2",
-        "algo.average=true",
         "optimizer.momentum=0",
     ),
 }

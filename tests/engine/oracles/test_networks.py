@@ -98,9 +98,9 @@ ONE_WORKER: list[tuple[Algorithm, SGD, SGD]] = [
     (Downpour(n_fetch=2), PLAIN, PLAIN),
     (Downpour(n_push=3, n_fetch=3, servers=2), PLAIN, PLAIN),
     (
-        Downpour(server_optimizer="momentum", server_momentum=0.9, server_nesterov=True, servers=2),
+        Downpour(server_optimizer="momentum", server_momentum=0.9, servers=2),
         replace(NESTEROV, momentum=0.0, nesterov=False),
-        NESTEROV,
+        replace(NESTEROV, nesterov=False),
     ),
     (Gossip(), NESTEROV, NESTEROV),
     (Gossip(tau=3, mode="push"), PLAIN, PLAIN),
