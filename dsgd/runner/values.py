@@ -41,7 +41,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
         if choice and str(values.get("_target_")).startswith("dsgd."):
             raise ConfigError(choice)
         cls = locate(values.get("_target_"), group)
-    elif "_target_" in values and values["_target_"] != (path := f"{cls.__module__}.{cls.__qualname__}"):
+    elif "_target_" in values and _at(values["_target_"]) != (path := f"{cls.__module__}.{cls.__qualname__}"):
         raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
     hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
@@ -72,7 +72,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def locate(path: Any, group: str) -> Any:
     """Import the dataclass that `_target_` names. Raises ConfigError."""
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
-    module, _, name = MOVED.get(str(path), str(path)).rpartition(".")
+    module, _, name = _at(path).rpartition(".")
     try:
         target = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -80,6 +80,11 @@ def locate(path: Any, group: str) -> Any:
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         raise ConfigError(rule)
     return target
+
+
+def _at(path: Any) -> str:
+    """Return the import path of today for that of a class."""
+    return MOVED.get(str(path), str(path))
 
 
 def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
