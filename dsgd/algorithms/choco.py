@@ -55,7 +55,7 @@ class CHOCO(Algorithm):
     levels: int = 127  # of qsgd: 127 take 8 bits with the sign
     gamma: float = 0.45  # step of the mixing
     order: str = "paper"  # paper: step, send, mix | code: send while the gradient is computed, step, mix
-    seed: int = 0  # of random places
+    seed: int = 0  # of random places: the run's
     code_s: float = 0.0  # seconds that coding and decoding take in a step
     lockstep: ClassVar[bool] = True
 
@@ -72,8 +72,6 @@ class CHOCO(Algorithm):
             raise ValueError(f"order must be one of {', '.join(SENDING)}, got {self.order!r}")
         if not 0 <= self.code_s < float("inf"):
             raise ValueError(f"code_s must be >= 0, got {self.code_s}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     @property
     def conserves(self) -> str:

@@ -51,7 +51,7 @@ class Compressed(Algorithm):
     levels: int = 127  # of qsgd: 127 take 8 bits with the sign
     feedback: bool = True  # false: what a code leaves out is lost
     code_s: float = 0.0  # seconds that coding and decoding take in a step
-    seed: int = 0  # of random places, and of the first Q
+    seed: int = 0  # of random places, and of the first Q: the run's
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -65,8 +65,6 @@ class Compressed(Algorithm):
             raise ValueError(f"levels must be in [1, 2**31), got {self.levels}")
         if not 0 <= self.code_s < float("inf"):
             raise ValueError(f"code_s must be >= 0, got {self.code_s}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     @property
     def barrier(self) -> bool:

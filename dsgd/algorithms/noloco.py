@@ -37,7 +37,7 @@ class NoLoCo(Algorithm):
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.5  # momentum of the outer steps
     gamma: float = 0.7  # pull towards the partner's slow parameters
-    seed: int = 0  # of the pairs
+    seed: int = 0  # of the pairs: the run's
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -48,8 +48,6 @@ class NoLoCo(Algorithm):
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     def warning(self, nodes: int, momentum: float) -> str | None:
         if nodes == 1:

@@ -41,7 +41,7 @@ class SPARTA(Algorithm):
     tau: int = 0  # steps between two outer steps; 0: none
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps, Nesterov's
-    seed: int = 0  # of the random places
+    seed: int = 0  # of random places: the run's
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -53,8 +53,6 @@ class SPARTA(Algorithm):
             raise ValueError(f"olr must be >= 0, got {self.olr}")
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta must be in [0, 1), got {self.beta}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     @property
     def output(self) -> str | None:

@@ -178,7 +178,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     topology_config = build(None, values["topology"], "topology")
     with prefixed("topology", fields=topology_config):
         topology = topology_config.build(nodes, seed)
-    algo = build(None, values["algo"], "algo", topology=topology)
+    algo = build(None, values["algo"], "algo", topology=topology, seed=seed)
     with prefixed(None):
         experiment = Experiment(
             nodes=nodes,

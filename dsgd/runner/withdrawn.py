@@ -20,6 +20,9 @@ WITHDRAWN: dict[str, tuple[Any, str]] = {
     "algo=asyncdiloco algo.servers": (1, "the global server is on one node, whose rate is cluster.server_bandwidth"),
     "algo=downpour algo.server_nesterov": (False, "algo.server_optimizer=momentum is heavy ball"),
     "algo=downpour algo.adagrad_eps": (1e-8, "algo.server_optimizer=adagrad adds 1e-8 to its sum of squares"),
+    **{
+        f"algo={name} algo.seed": (None, "`seed` has its place") for name in ("choco", "compressed", "noloco", "sparta")
+    },
     "topology.rows": (None, "the torus is as square as the number of nodes allows; topology=ring has one row"),
     "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
 }
