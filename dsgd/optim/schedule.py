@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 KINDS = ("constant", "step", "cosine")
 # fields that act in one kind only: which, and the value that they have where they are not given
-OF_ONE_KIND = {"milestones": ("step", []), "gamma": ("step", 0.1), "final": ("cosine", 0.0)}
+OF_ONE_KIND = {"milestones": ("step", []), "gamma": ("step", 0.1)}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,6 @@ class Schedule:
     reference_batch: int | None = None  # null: batch_size, so that the factor is the number of workers
     milestones: list[float] = field(default_factory=list)  # kind=step: epochs after which gamma multiplies the rate
     gamma: float = 0.1
-    final: float = 0.0  # kind=cosine: the last rate, as a fraction of the peak
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -37,8 +36,6 @@ class Schedule:
             raise ValueError(f"milestones must be increasing numbers of epochs > 0, got {list(self.milestones)}")
         if not (math.isfinite(self.gamma) and self.gamma > 0):
             raise ValueError(f"gamma must be > 0, got {self.gamma}")
-        if not 0 <= self.final <= 1:
-            raise ValueError(f"final must be in [0, 1], got {self.final}")
         for name, (kind, unset) in OF_ONE_KIND.items():
             if kind != self.kind and (value := getattr(self, name)) != unset:
                 raise ValueError(f"{name} must be left to kind={kind}, got {value} with kind={self.kind}")
@@ -67,5 +64,5 @@ class Schedule:
         if self.kind == "cosine":
             assert epochs is not None
             progress = min(1.0, (epoch - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1e-12))
-            return scale * (self.final + (1 - self.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+            return scale * 0.5 * (1 + math.cos(math.pi * progress))
         return scale

@@ -23,6 +23,7 @@ WITHDRAWN: dict[str, tuple[Any, str]] = {
     **{
         f"algo={name} algo.seed": (None, "`seed` has its place") for name in ("choco", "compressed", "noloco", "sparta")
     },
+    "schedule.final": (0.0, "the cosine ends at 0"),
     "topology.rows": (None, "the torus is as square as the number of nodes allows; topology=ring has one row"),
     "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
 }

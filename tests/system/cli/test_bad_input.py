@@ -79,7 +79,6 @@ CASES = [
     ("++schedule.name=x", "schedule.name is not a key of Schedule, which schedule=constant names, got 'x'"),
     ("++topology.name=x", "topology.name is not a key of Ring, which topology=ring names, got 'x'"),
     ("++engine.name=both", "engine.name must be one of auto, sim, dist, torch, got 'both'"),
-    ("++schedule.final=0.5", "schedule.final must be left to kind=cosine, got 0.5 with kind=constant"),
     ("++schedule.milestones=[3]", "schedule.milestones must be left to kind=step, got [3.0] with kind=constant"),
     ("schedule=cosine ++schedule.gamma=0.5", "schedule.gamma must be left to kind=step, got 0.5 with kind=cosine"),
     ("sweep.jobs=2", "sweep.jobs must be given with a sweep (-m) on this machine only, got sweep.jobs=2"),
