@@ -16,7 +16,7 @@ from dsgd.cluster.link_matrix import LinkMatrix
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
-COLLECTIVES = ("best", *BEST_OF, "recursive_doubling", "chain", "hierarchical", "star")
+COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", "star")
 MOST_BYTES = 1e15  # of a vector
 LEAST_WINDOW_BYTES = 1500  # a packet of Ethernet
 LEAST_SLICE_BYTES = 64

@@ -51,12 +51,6 @@ def halving_doubling(p: int, node: int, n_bytes: float, _: int, slice_bytes: flo
     return _with_surplus(p, node, n_bytes, _handed_on(rounds()))
 
 
-def recursive_doubling(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
-    """Yield the steps of recursive doubling."""
-    levels = range(power_of_two(p).bit_length() - 1)
-    return _with_surplus(p, node, n_bytes, (_swap(node ^ 1 << level, n_bytes) for level in levels))
-
-
 def tree(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
     """Yield the steps of a binomial tree: from the children, to the parent and back, to the children."""
     subtree = node & -node or 1 << (p - 1).bit_length()  # nodes below this one, it included, if all are there
@@ -126,7 +120,6 @@ def _handed_on(rounds: Iterator[Round]) -> Iterator[Step]:
 STEPS: dict[str, Callable[..., Iterator[Step]]] = {
     "ring": ring,
     "halving_doubling": halving_doubling,
-    "recursive_doubling": recursive_doubling,
     "tree": tree,
     "chain": chain,
     "star": star,

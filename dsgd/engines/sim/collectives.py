@@ -153,12 +153,6 @@ def _sliced_halving_s(q: int, n_bytes: float, links: Links) -> float:
     return total_s + sizes[0] / links.bytes_per_s + links.latency_s
 
 
-def recursive_doubling_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of recursive doubling: log2(q) (a + N / B) with q = `power_of_two(p)`, and 2 (a + N / B) for surplus nodes.
-    Thakur et al. 2005."""
-    return log2(power_of_two(p)) * (links.latency_s + n_bytes / links.bytes_per_s) + 2 * _surplus_s(p, n_bytes, links)
-
-
 def tree_s(p: int, n_bytes: float, links: Links) -> float:
     """Time of reduce and broadcast along a binomial tree: 2 L (a + N / B) with L = ceil(log2 p)."""
     return 2 * ceil(log2(p)) * (links.latency_s + n_bytes / links.bytes_per_s)
@@ -188,7 +182,6 @@ def _surplus_s(p: int, n_bytes: float, links: Links) -> float:
 COSTS = {
     "ring": ring_s,
     "halving_doubling": halving_doubling_s,
-    "recursive_doubling": recursive_doubling_s,
     "tree": tree_s,
     "chain": chain_s,
     "star": star_s,
@@ -229,8 +222,7 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
     q = power_of_two(p)
     if node >= q:  # surplus
         return n_bytes
-    doubled = log2(q) if name == "recursive_doubling" else 2 * (q - 1) / q
-    return (doubled + (node + q < p)) * n_bytes
+    return (2 * (q - 1) / q + (node + q < p)) * n_bytes
 
 
 def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:

@@ -163,7 +163,6 @@ def test_a_worker_sends_what_its_paper_says(case: tuple[str, ...]) -> None:
 OF_COLLECTIVES: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     "ring": ([14 / 8] * 8, [10 / 6] * 6),
     "halving_doubling": ([14 / 8] * 8, [2.5, 2.5, 1.5, 1.5, 1, 1]),
-    "recursive_doubling": ([3] * 8, [3, 3, 2, 2, 1, 1]),
     "tree": ([3, 1, 2, 1, 3, 1, 2, 1], [3, 1, 2, 1, 2, 1]),
     "chain": ([1, *[2] * 6, 1], [1, *[2] * 4, 1]),
     "star": ([1] * 8 + [8], [1] * 6 + [6]),

@@ -77,7 +77,6 @@ def all_reduce(collective: str, p: int, a: float, n: float) -> float:
     if collective == "best":
         return min(times.values())
     others = {
-        "recursive_doubling": rounds * (a + n) + surplus,
         "chain": 2 * (p - 1) * (a + n),
         "star": 2 * a + 2 * p * n,
         "hierarchical": times["ring"],
