@@ -29,6 +29,7 @@ SHAPE = (3, SIDE, SIDE)
 MOST_PIXELS = 2**27  # to configure: Pillow itself refuses little more
 MOST_WORKERS = 1024  # decoding processes, more than any machine has cores for
 MOST_SIDE = 4096  # pixels, of generated images: all of them are below MAX_PIXELS
+IMAGES_SEED = 0  # of generated images; the run's seed only orders them
 MOST_IMAGES = 10**7  # generated: a thousand gigabytes
 
 
@@ -97,7 +98,6 @@ class ImageNetLike(Split):
     samples_per_class: int = 100  # for training
     test_per_class: int = 20
     side: int = 500  # pixels, of the longer side of most images; small ones decode fast
-    seed: int = 0  # of the images; the seed of the run only orders them
     path: str | None = None  # folder to keep them in; None: one in the user's cache
     decoder: str = "auto"
     max_pixels: int = MAX_PIXELS
@@ -106,7 +106,7 @@ class ImageNetLike(Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16), ("seed", 0)):
+        for key, least in (("classes", 2), ("samples_per_class", 1), ("test_per_class", 1), ("side", 16)):
             if getattr(self, key) < least:
                 raise ValueError(f"{key} must be >= {least}, got {getattr(self, key)}")
         for key, most in (("classes", 10_000), ("side", MOST_SIDE)):
@@ -145,9 +145,9 @@ class ImageNetLike(Split):
         """Folder of the images, whether they are made already or not."""
         if self.path is not None:
             return expanded(self.path, "data.path").absolute()
-        numbers = (self.classes, self.samples_per_class, self.test_per_class, self.side, self.seed)
+        numbers = (self.classes, self.samples_per_class, self.test_per_class, self.side, IMAGES_SEED)
         return default_folder("-".join(map(str, numbers)))
 
     @property
     def _images(self) -> Generated:
-        return Generated(self.classes, self.samples_per_class, self.test_per_class, self.seed, self.side)
+        return Generated(self.classes, self.samples_per_class, self.test_per_class, IMAGES_SEED, self.side)

@@ -35,7 +35,6 @@ class Text(Validation):
     context: int = 64  # bytes of an input
     test_share: float = 0.1  # of the bytes, the last ones
     generated_bytes: int = 200_000  # of the grammar's text, test part included
-    seed: int = 0  # of the grammar's text; the seed of the run only orders the windows
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +44,6 @@ class Text(Validation):
             raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
         if not 1 <= self.generated_bytes <= MOST_BYTES:
             raise ValueError(f"generated_bytes must be in [1, {MOST_BYTES}], got {self.generated_bytes}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}")
 
     @property
     def input_shape(self) -> TokenShape:
@@ -67,10 +64,8 @@ class Text(Validation):
         from dsgd.data.text_windows import TextWindows, windows
 
         self.check(nodes, batch_size)
-        if self.path is None:
-            text = generated_text(self.generated_bytes, stream("text", self.seed))
-        else:
-            text = read_text(self.path)
+        # the run's seed only orders the windows
+        text = generated_text(self.generated_bytes, stream("text", 0)) if self.path is None else read_text(self.path)
         border = len(text) - self._test_bytes
         train, test = (windows(part, self.context) for part in (text[:border], text[border:]))
         train, test = self.parts(train, test, lambda whole, chosen: whole[chosen], len(train))

@@ -120,7 +120,7 @@ def test_images_are_made_once(tmp_path: Path) -> None:
     assert ended.stdout.endswith(f"8 images in {tmp_path / 'images'}\n")
     assert len(find_images(str(tmp_path / "images")).train.labels) == 6
     assert run("make_images.py", *arguments).stdout == f"{tmp_path / 'images'} is there already\n"
-    other = run("make_images.py", *arguments, "--seed", "1")
+    other = run("make_images.py", *arguments, "--side", "48")
     assert (other.returncode, len(other.stderr.splitlines())) == (2, 1)
     assert other.stderr.startswith("data.path must hold the images that are asked for")
 
