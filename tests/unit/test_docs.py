@@ -54,6 +54,13 @@ def test_every_documented_command_is_a_valid_configuration(arguments: list[str])
         configure(job.values)
 
 
+def test_every_variant_of_a_method_is_a_valid_configuration():
+    variants = re.findall(r"`(algo=\w+ algo\.[^`]+)`", (ROOT / "docs/howto/recipes.md").read_text())
+    assert len(variants) > 10
+    for variant in variants:
+        configure(ConfigTree().jobs(variant.split(), multirun=False).runs[0].values)
+
+
 @pytest.mark.parametrize("arguments", commands("dsgd-plot"), ids=" ".join)
 def test_every_documented_figure_has_valid_options(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
