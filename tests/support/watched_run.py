@@ -147,3 +147,10 @@ def results(marks: list[dict[str, Any]], cycle: int = 1) -> list[tuple[Any, ...]
     comparable = [mark for mark in marks if cycle == 1 or mark["samples"] % cycle or mark is marks[-1]]
     fields = ("samples", "lr", "train_loss", "test_loss", "consensus_distance", "discrepancy")
     return [tuple(mark[field] for field in fields) for mark in comparable]
+
+
+def resume(prefork: Prefork, watched: WatchedRun) -> WatchedRun:
+    """Go on with a run that has ended, without pauses."""
+    watched.skip_pauses()
+    line = (f"resume={watched.run.folder}", "resume_trusted=true")
+    return WatchedRun(prefork.start(watched.run.folder, *line), watched.shared)

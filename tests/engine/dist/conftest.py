@@ -4,15 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.command import imported
 from tests.support.prefork import Prefork
 
 
 @pytest.fixture(scope="session")
-def prefork_server() -> Iterator[Prefork]:
+def prefork_server() -> Prefork:
     """A server that has imported everything and forks a process for every run."""
-    prefork = Prefork()
-    yield prefork
-    prefork.close()
+    return imported()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ LINE += ["algo=sync", "optimizer.lr=0.001", "eval.every_epochs=null", "eval.ever
 def test_both_engines_read_ahead_and_compute_what_they_did(tmp_path: Path, prefork: Prefork) -> None:
     losses = []
     for engine, slow_s in (("sim", 0), ("sim", SLOW_S), ("dist", SLOW_S)):
-        options = ["budget.steps=50", f"engine={engine}", f"data.arguments={{slow_s: {slow_s}}}"]
+        options = ["budget.steps=26", f"engine={engine}", f"data.arguments={{slow_s: {slow_s}}}"]
         run = prefork.run(tmp_path / f"{engine}{slow_s}", *LINE, *options)
         assert run.summary["status"] == "completed", run.err
         assert run.err.count("reading a batch takes") == 1
@@ -38,15 +38,7 @@ def test_both_engines_read_ahead_and_compute_what_they_did(tmp_path: Path, prefo
     assert losses[2] == pytest.approx(losses[0], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("engine", "number"),
-    [
-        ("sim", signal.SIGINT),
-        ("sim", signal.SIGKILL),
-        pytest.param("dist", signal.SIGINT, marks=pytest.mark.long),
-        pytest.param("dist", signal.SIGKILL, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("engine", "number"), [("sim", signal.SIGINT), ("dist", signal.SIGKILL)])
 def test_processes_end_with_the_run_however_it_ends(engine: str, number: int, tmp_path: Path, prefork: Prefork) -> None:
     """A Ctrl-C comes to all processes of a terminal. Real processes mark once a second: the marks that wait when it
     comes are still evaluated, at the lowest priority, which takes long on a busy machine."""

@@ -7,47 +7,27 @@ import resource
 import signal
 from pathlib import Path
 
-import pytest
-
 from dsgd.record.checkpoint_file import NAME, read_header, read_state
 from tests.engine.dist.test_conformance import assert_crossings_are_those_of_the_marks
-from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork
 from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import (
-    ALGORITHMS,
     BUDGET,
     CYCLE,
     EXACT,
     FREE_RUNNING,
-    LOCKSTEP,
     LONG,
     STEPS,
     WatchedRun,
     results,
+    resume,
     start,
     undisturbed,
 )  # fmt: skip
 
-VARIANTS = {
-    **FREE_RUNNING,
-    "downpour adagrad": ("algo=downpour", "algo.server_optimizer=adagrad", "algo.servers=2", "algo.n_push=2"),
-    "easgd momentum": (
-        "algo=easgd",
-        "algo.momentum=0.9",
-        "algo.servers=2",
-        "optimizer.momentum=0",
-    ),
-}
 WAYS = ("sent", "received")
+MOMENTUM = ("algo=easgd", "algo.momentum=0.9", "algo.servers=2", "algo.average=true", "optimizer.momentum=0")
 LARGE = "data.dim=20000"  # a checkpoint of half a megabyte
-
-
-def resume(prefork: Prefork, watched: WatchedRun) -> WatchedRun:
-    watched.skip_pauses()
-    return WatchedRun(
-        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
-    )
 
 
 def interrupted(watched: WatchedRun) -> Stored:
@@ -62,18 +42,17 @@ def interrupted(watched: WatchedRun) -> Stored:
     return saved
 
 
-@pytest.mark.parametrize(
-    ("algo", "number"),
-    all_long_but(
-        [("delayfree", signal.SIGINT)],
-        [*((algo, signal.SIGINT) for algo in EXACT), ("sync", signal.SIGTERM)],
-    ),
-)
-def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str, number: int) -> None:
-    options = (*EXACT[algo], "nodes=3", BUDGET, "optimizer.momentum=0.9", "optimizer.lr=0.01")
-    expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
+def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path) -> None:
+    options = (*EXACT["delayfree"], "optimizer=adamw", "optimizer.lr=0.01")
+    goes_on_exactly(prefork, tmp_path, options, CYCLE["delayfree"], signal.SIGTERM)
+
+
+def goes_on_exactly(prefork: Prefork, folder: Path, algo: tuple[str, ...], cycle: int, number: int) -> None:
+    """Interrupt a run by a signal, go on, and compare with the run to which nothing happens."""
+    options = (*algo, "nodes=3", BUDGET)
+    expected = undisturbed(prefork, folder / "undisturbed", *options)
     losses = [mark["test_loss"] for mark in expected.run.marks]
-    watched = start(prefork, tmp_path / "run", *options, f"target.loss={losses[len(losses) // 2]}")
+    watched = start(prefork, folder / "run", *options, f"target.loss={losses[len(losses) // 2]}")
     watched.wait_for_marks()
     os.kill(watched.run.pid, number)
     watched.assert_ends("interrupted", 130)
@@ -81,42 +60,17 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     assert f"interrupted; resume with: dsgd-run resume={watched.run.folder}" in watched.run.out
     resumed = resume(prefork, watched)
     resumed.assert_ends("completed", 0)
-    assert results(resumed.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
+    assert results(resumed.run.marks, cycle) == results(expected.run.marks, cycle)
     sent, received = ([run.summary[f"bytes_{way}_total"] for run in (expected.run, resumed.run)] for way in WAYS)
     assert sent == received == 2 * sent[:1]  # to the byte: what was under way at the checkpoint is counted once
     assert_crossings_are_those_of_the_marks(resumed.run)
     assert not (resumed.run.folder / NAME).exists()
 
 
-@pytest.mark.long
-def test_the_moments_of_adamw_go_on_exactly(prefork: Prefork, tmp_path: Path) -> None:
-    options = (*LOCKSTEP["delayfree"], "nodes=3", BUDGET, "optimizer=adamw", "optimizer.lr=0.01")
-    expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
-    watched = start(prefork, tmp_path / "run", *options)
-    watched.wait_for_marks()
-    interrupted(watched)
-    resumed = resume(prefork, watched)
-    resumed.assert_ends("completed", 0)
-    assert results(resumed.run.marks, CYCLE["delayfree"]) == results(expected.run.marks, CYCLE["delayfree"])
-
-
-def test_a_replacement_begins_with_fresh_moments_of_adamw(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(
-        prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", BUDGET, "optimizer=adamw", "engine.restarts=1"
-    )
-    os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
-    watched.wait_for_output("worker 1 has died")
-    watched.wait_for_more_marks()
-    watched.skip_pauses()
-    watched.assert_ends("completed", 0)
-    assert watched.run.summary["workers_lost"] == 0
-
-
-@pytest.mark.parametrize("algo", long_but(["gossip", "easgd"], VARIANTS))
-def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path) -> None:
     """A worker counts its own steps at once, so nobody makes more steps than the whole budget has; how many more all
     make together depends on how late they hear of each other."""
-    watched = start(prefork, tmp_path / "run", *VARIANTS[algo], "nodes=3", BUDGET)
+    watched = start(prefork, tmp_path / "run", *MOMENTUM, "nodes=3", BUDGET)
     watched.wait_for_marks()
     saved = interrupted(watched)
     resumed = resume(prefork, watched)
@@ -125,53 +79,17 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_p
     assert 3 * STEPS <= resumed.run.marks[-1]["samples"] <= 3 * 3 * STEPS
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
-def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], "nodes=3", BUDGET)
-    os.kill(watched.wait_for_marks()["worker 1"], signal.SIGKILL)
-    watched.wait_for_output("worker 1 has died")
-    watched.wait_for_more_marks()
-    saved = interrupted(watched)
-    assert watched.run.summary["workers_lost"] == 1
-    (line,) = watched.lines_about("worker 1")
-    assert f"after {read_state(watched.run.folder / NAME)['workers'][1]['steps']} steps" in line
-    resumed = resume(prefork, watched)
-    resumed.assert_ends("completed", 0)
-    assert problems(resumed.run.folder, saved) == []
-    assert resumed.run.summary["workers_lost"] == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("algo", long_but(["gossip"], FREE_RUNNING))
-def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(
-    prefork: Prefork, tmp_path: Path, algo: str
-) -> None:
-    (tmp_path / "run.skip").touch()
-    options = ("nodes=3", LONG, "eval.every_steps=500", "engine.checkpoint_every_s=0.3")
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING[algo], *options)
-    watched.wait_for_marks(4)
-    saved = interrupted(watched)
-    resumed = resume(prefork, watched)
-    resumed.run.until(lambda: len(resumed.run.marks) >= saved.lines + 3)
-    again = interrupted(resumed)
-    assert again.samples > saved.samples
-    assert problems(resumed.run.folder, saved) == []
-
-
-@pytest.mark.parametrize("algo", long_but(["easgd", "sync"], ["gossip", "easgd", "sync"]))
-def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET)
+def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefork, tmp_path: Path) -> None:
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=3", BUDGET)
     watched.run.until(lambda: "worker 2" in watched.observe())
     os.kill(watched.run.pid, signal.SIGINT)
     watched.assert_ends("interrupted", 130)
     resume(prefork, watched).assert_ends("completed", 0)
 
 
-@pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
-def test_a_second_interrupt_ends_the_run_at_once(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+def test_a_second_interrupt_ends_the_run_at_once(prefork: Prefork, tmp_path: Path) -> None:
     waiting = "engine.checkpoint_every_s=0.2"
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", LONG, waiting)
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", LONG, waiting)
     os.kill(watched.wait_for_marks(5)["worker 1"], signal.SIGSTOP)
     os.kill(watched.run.pid, signal.SIGINT)  # waits for everybody
     signal.sigtimedwait([], 0.5)
@@ -192,27 +110,11 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(prefork: Pref
     resume(prefork, watched).assert_ends("completed", 0)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("algo", long_but(["dpsgd"], ["easgd", "dpsgd"]))
-def test_a_coordinator_killed_while_it_writes_leaves_a_whole_checkpoint(
-    prefork: Prefork, tmp_path: Path, algo: str
-) -> None:
-    options = ("nodes=3", BUDGET, "engine.checkpoint_every_s=0.01", LARGE)
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], *options)
-    coordinator = watched.wait_for_marks()["coordinator"]
-    partial = watched.run.folder / f"{NAME}.partial"
-    watched.run.until(partial.exists)
-    os.kill(coordinator, signal.SIGKILL)
-    assert watched.run.wait() == 1
-    watched.assert_nothing_left()
-    resume(prefork, watched).assert_ends("completed", 0)
-
-
-@pytest.mark.parametrize("algo", [LOCKSTEP["sync"], ("algo=diloco", "algo.tau=7")], ids=["sync", "diloco"])
-def test_a_completed_run_goes_on_with_a_larger_budget(prefork: Prefork, tmp_path: Path, algo: tuple[str, ...]) -> None:
+def test_a_completed_run_goes_on_with_a_larger_budget(prefork: Prefork, tmp_path: Path) -> None:
     """In lock-step as if it had had that from the beginning, from the latest checkpoint: which is not of the last step,
     after which there may be a shorter round to average."""
-    options = (*algo, "experiment=quadratic", "nodes=2", "engine=dist", "eval.every_steps=20")
+    options = ("algo=diloco", "algo.tau=7", "experiment=quadratic", "nodes=2", "engine=dist", "eval.every_steps=20")
+    options += ("optimizer.momentum=0.9", "optimizer.lr=0.01")
     kept = ("engine.checkpoint_every_s=0.001", "engine.keep_checkpoint=true")
     expected = prefork.run(tmp_path / "whole", *options, "budget.steps=80")
     run = prefork.run(tmp_path / "run", *options, "budget.steps=40", *kept)

@@ -10,22 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dsgd.record.checkpoint_file import NAME
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems, stored
-from tests.support.watched_run import BUDGET, LONG, start
-
-
-@pytest.fixture(scope="module")
-def interrupted(prefork_server: Prefork, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("judged") / "run"
-    watched = start(prefork_server, folder, "algo=sync", "nodes=2", LONG)
-    watched.wait_for_marks(4)
-    os.kill(watched.run.pid, signal.SIGINT)
-    watched.assert_ends("interrupted", 130)
-    return folder
+from tests.support.watched_run import resume, start
 
 
 def last_mark(folder: Path, **changes: Any) -> None:
@@ -64,26 +52,20 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_wrong_is_found(interrupted: Path, tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(interrupted, folder)
-    assert problems(folder) == []
-    apply, text = DAMAGES[damage]
-    apply(folder)
-    assert any(text in line for line in problems(folder)), problems(folder)
-
-
-def test_a_resumed_run_is_compared_with_its_checkpoint(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", "algo=sync", "nodes=2", BUDGET)
+def test_what_is_wrong_is_found(prefork: Prefork, tmp_path: Path) -> None:
+    """In the record of a run that was interrupted, and then of the one that went on."""
+    watched = start(prefork, tmp_path / "run", "algo=sync", "nodes=2", "budget.steps=120")
     watched.wait_for_marks(4)
     os.kill(watched.run.pid, signal.SIGINT)
     watched.assert_ends("interrupted", 130)
+    assert problems(watched.run.folder) == []
+    for name, (damage, text) in DAMAGES.items():
+        folder = shutil.copytree(watched.run.folder, tmp_path / name)
+        damage(folder)
+        assert any(text in line for line in problems(folder)), (name, problems(folder))
     before = stored(watched.run.folder)
     assert before is not None
-    watched.skip_pauses()
-    resumed = prefork.run(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true")
-    assert resumed.summary["status"] == "completed", resumed.err
-    assert problems(resumed.folder, before) == []
+    resumed = resume(prefork, watched).run
+    assert (resumed.wait(), problems(resumed.folder, before)) == (0, [])
     ahead = type(before)(**{**vars(before), "samples": 10**9, "messages_lost": 1})
     assert len(problems(resumed.folder, ahead)) == 2

@@ -7,16 +7,13 @@ import os
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.support.prefork import Prefork
 
-MOST_THREADS = 6
+WORKERS, MOST_THREADS = 48, 6
 
 
-@pytest.mark.long
 def test_many_workers_of_gossip_start_and_complete_with_few_threads(prefork: Prefork, tmp_path: Path) -> None:
-    options = ("algo=gossip", "engine=dist", "experiment=quadratic", "nodes=128", "budget.steps=50")
+    options = ("algo=gossip", "engine=dist", "experiment=quadratic", f"nodes={WORKERS}", "budget.steps=50")
     run = prefork.start(tmp_path / "run", *options)
     threads: dict[int, int] = {}  # the most of each worker
     while (status := run.poll()) is None:
@@ -26,6 +23,6 @@ def test_many_workers_of_gossip_start_and_complete_with_few_threads(prefork: Pre
                     threads[pid] = max(threads.get(pid, 0), len(os.listdir(f"/proc/{pid}/task")))
         time.sleep(0.2)
     assert status == 0, run.err
-    assert len(threads) == 128
+    assert len(threads) == WORKERS
     assert max(threads.values()) <= MOST_THREADS
     assert run.summary["status"] == "completed"

@@ -13,10 +13,9 @@ import pytest
 from tests.support.faults.pairs import EVERY, carry_out_pair, draw_pair
 from tests.support.faults.schedules import draw
 from tests.support.faults.trial import ROOT, Baselines, carry_out, has_traceback
-from tests.support.long import long_but
 from tests.support.prefork import Prefork
 
-SAMPLE = long_but((0, 14, 16), range(17))  # the first of sync, of gossip that pushes, and of easgd with two servers
+SAMPLE = range(17)
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.support.counterparts import losses, trained
 from tests.support.prefork import Prefork
 from tests.support.simulate import simulate
 from tests.support.simulated import assert_close
 from tests.support.watched_algorithms import observed, seen
-
-pytestmark = pytest.mark.long
 
 TWO = ("precision=fp64", "nodes=2", "model.hidden=[16,16,16]", "batch_size=8", "budget.epochs=null", "budget.steps=13")
 TWO += ("optimizer.momentum=0.8", "eval.every_epochs=null", "eval.every_steps=1", "eval.train_samples=200")

@@ -1,0 +1,3 @@
+from tests.engine.dist.conftest import prefork, prefork_server
+
+__all__ = ["prefork", "prefork_server"]
