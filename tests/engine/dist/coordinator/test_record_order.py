@@ -280,7 +280,7 @@ class LockstepRun(RecordedRun):
 
 TestFreeRunning = RecordedRun.TestCase
 TestLockstep = LockstepRun.TestCase
-TestFreeRunning.settings = TestLockstep.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestFreeRunning.settings = TestLockstep.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 
 
 def test_a_mark_by_time_that_workers_submitted_at_different_steps_takes_nothing_back() -> None:

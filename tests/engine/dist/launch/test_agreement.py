@@ -170,70 +170,63 @@ def offered(**changes: Any) -> str:
 
 
 GARBAGE = ["", "{abc}", "[]", "{}", "null", "NaN", "[" * 500_000, '{"a":' * 100_000, "1" * 10_000, "\ud800"]
+WRONG_OFFERS = [{"port": port} for port in (0, "5", True, 1 << 16)]
+WRONG_OFFERS += [{"host": host} for host in ("coordinator.example", "127.0.0.1" * 100, "::1")]
+WRONG_OFFERS += [{"config": []}, {"version": None}]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *GARBAGE,
-        json.dumps("x" * VALUE_LIMIT),
-        offered(port=0),
-        offered(port="5"),
-        offered(port=True),
-        offered(port=1 << 16),
-        offered(host="coordinator.example"),
-        offered(host="127.0.0.1" * 100),
-        offered(host="::1"),
-        offered(config=[]),
-        offered(version=None),
-    ],
-    ids=lambda content: content[:30],
-)
-def test_an_offer_that_is_none_is_one_line(agent: Agent, content: str) -> None:
-    launch = agent.launch(1)
-    agent.put(f"dsgd/{launch.job}", content)
-    line = failure(meeting(launch))
-    assert line.startswith(f"rank 1: dsgd/{launch.job} in the store at MASTER_ADDR=127.0.0.1 MASTER_PORT=")
-    assert line.endswith(" is not of this run: it cannot be read")
+def test_an_offer_that_is_none_is_one_line(agent: Agent) -> None:
+    offers = [*GARBAGE, json.dumps("x" * VALUE_LIMIT), *(offered(**changes) for changes in WRONG_OFFERS)]
+    for attempt, content in enumerate(offers):
+        launch = agent.launch(1, attempt=attempt)
+        agent.put(f"dsgd/{launch.job}", content)
+        line = failure(meeting(launch))
+        assert line.startswith(f"rank 1: dsgd/{launch.job} in the store at MASTER_ADDR=127.0.0.1 MASTER_PORT=")
+        assert line.endswith(" is not of this run: it cannot be read"), content[:30]
 
 
-@pytest.mark.parametrize("public", ["", "0" * 64, "0" * 512, "x" * 64, "ab", "1" * 63])
-def test_a_public_key_that_is_none_is_one_line_in_all_ranks(agent: Agent, public: str) -> None:
-    launch = agent.launch(0, 3)
-    agent.store.set(f"dsgd/{launch.job}/1", json.dumps({"objection": "", "public": public}))
-    outcomes = [meeting(agent.launch(rank, 3)) for rank in (0, 2)]
-    agent.client().get(f"dsgd/{launch.job}/verdict")
-    agent.store.delete_key(f"dsgd/{launch.job}/1")
-    first, second = map(failure, outcomes)
-    assert first == second
-    assert first.startswith(f"rank 0: dsgd/{launch.job}/1 in the store at ")
-    assert "a public key must " in first
-    assert agent.keys() == []
+def test_a_public_key_that_is_none_is_one_line_in_all_ranks(agent: Agent) -> None:
+    for attempt, public in enumerate(("0" * 64, "ab")):
+        first, *others = (agent.launch(rank, 3, attempt) for rank in range(3))
+        agent.store.set(f"dsgd/{first.job}/1", json.dumps({"objection": "", "public": public}))
+        outcomes = [meeting(launch) for launch in (first, others[1])]
+        agent.client().get(f"dsgd/{first.job}/verdict")
+        agent.store.delete_key(f"dsgd/{first.job}/1")
+        lines = {failure(outcome) for outcome in outcomes}
+        (line,) = lines
+        assert line.startswith(f"rank 0: dsgd/{first.job}/1 in the store at ")
+        assert "a public key must " in line
+        assert agent.keys() == []
 
 
-@pytest.mark.parametrize("content", GARBAGE, ids=lambda content: content[:30])
-def test_an_answer_or_a_verdict_that_is_none_is_one_line(agent: Agent, content: str) -> None:
-    launch = agent.launch(0)
-    agent.put(f"dsgd/{launch.job}/1", content)
-    first = meeting(launch)
-    agent.client().get(f"dsgd/{launch.job}/verdict")
-    agent.store.delete_key(f"dsgd/{launch.job}/1")
-    assert failure(first).endswith(" is not of this run: it cannot be read")
-    assert agent.keys() == []
-    agent.store.set(f"dsgd/{launch.job}", offered())
-    agent.put(f"dsgd/{launch.job}/verdict", content)
-    assert failure(meeting(agent.launch(1))).endswith("/verdict in the store at "
-        f"MASTER_ADDR=127.0.0.1 MASTER_PORT={agent.store.port} is not of this run: it cannot be read")  # fmt: skip
+def test_an_answer_or_a_verdict_that_is_none_is_one_line(agent: Agent) -> None:
+    for attempt, content in enumerate(GARBAGE):
+        launch = agent.launch(0, attempt=attempt)
+        agent.put(f"dsgd/{launch.job}/1", content)
+        first = meeting(launch)
+        agent.client().get(f"dsgd/{launch.job}/verdict")
+        agent.store.delete_key(f"dsgd/{launch.job}/1")
+        assert failure(first).endswith(" is not of this run: it cannot be read"), content[:30]
+        assert agent.keys() == []
+        agent.store.set(f"dsgd/{launch.job}", offered())
+        agent.put(f"dsgd/{launch.job}/verdict", content)
+        line = failure(meeting(agent.launch(1, attempt=attempt)))
+        place = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={agent.store.port}"
+        assert line.endswith(f"/verdict in the store at {place} is not of this run: it cannot be read"), content[:30]
+        agent.store.delete_key(f"dsgd/{launch.job}/verdict")
+        agent.store.delete_key(f"dsgd/{launch.job}")
 
 
-@pytest.mark.parametrize("sealed", [{}, {"1": 5}, {"1": ""}, {"1": "ab" * 64}, {"1": ["x"]}, {"2": "ab" * 64}])
-def test_a_token_that_rank_0_has_not_sealed_is_not_taken(agent: Agent, sealed: dict[str, Any]) -> None:
-    key = f"dsgd/{agent.launch(1).job}"
-    agent.store.set(key, offered())
-    agent.store.set(f"{key}/verdict", json.dumps({"objection": "", "sealed": sealed}))
-    line = failure(meeting(agent.launch(1)))
-    assert line.startswith(f"rank 1: {key}/verdict in the store at ")
-    assert " is not of this run: a sealed secret " in line
+def test_a_token_that_rank_0_has_not_sealed_is_not_taken(agent: Agent) -> None:
+    unsealed: list[dict[str, Any]] = [{}, {"1": 5}, {"1": ""}, {"1": "ab" * 64}, {"1": ["x"]}, {"2": "ab" * 64}]
+    for attempt, sealed in enumerate(unsealed):
+        launch = agent.launch(1, attempt=attempt)
+        key = f"dsgd/{launch.job}"
+        agent.store.set(key, offered())
+        agent.store.set(f"{key}/verdict", json.dumps({"objection": "", "sealed": sealed}))
+        line = failure(meeting(launch))
+        assert line.startswith(f"rank 1: {key}/verdict in the store at ")
+        assert " is not of this run: a sealed secret " in line, sealed
 
 
 def test_an_offer_that_has_been_changed_opens_no_token(agent: Agent) -> None:

@@ -19,12 +19,10 @@ def test_what_one_seals_the_other_opens() -> None:
     assert unseal(SEALED, READER, "job/1") == SECRET
 
 
-@pytest.mark.parametrize(
-    ("private", "context"), [(OTHER, "job/1"), (READER, "job/2")], ids=["another reader", "another context"]
-)
-def test_nobody_else_opens_it(private: PrivateKey, context: str) -> None:
-    with pytest.raises(NotSealed, match=r"^a sealed secret has been changed, or is for somebody else$"):
-        unseal(SEALED, private, context)
+def test_nobody_else_opens_it() -> None:
+    for private, context in ((OTHER, "job/1"), (READER, "job/2")):
+        with pytest.raises(NotSealed, match=r"^a sealed secret has been changed, or is for somebody else$"):
+            unseal(SEALED, private, context)
 
 
 @settings(max_examples=20)
@@ -42,10 +40,10 @@ def test_what_is_not_sealed_raises_nothing_else(sealed: str) -> None:
         unseal(sealed, READER, "job/1")
 
 
-@pytest.mark.parametrize("public", ["", "12", "x" * 64, " " * 64, "0" * 64, PUBLIC + "00", "١" * 64])
-def test_a_public_key_that_is_none_is_refused(public: str) -> None:
-    with pytest.raises(NotSealed, match=r"^a public key must "):
-        seal(SECRET, public, "job/1")
+def test_a_public_key_that_is_none_is_refused() -> None:
+    for public in ("", "12", "x" * 64, " " * 64, "0" * 64, PUBLIC + "00", "١" * 64):
+        with pytest.raises(NotSealed, match=r"^a public key must "):
+            seal(SECRET, public, "job/1")
 
 
 def test_the_same_secret_never_looks_the_same() -> None:

@@ -1,8 +1,7 @@
-"""Processes of torchrun that build different models, or load different data, each for itself."""
+"""Ranks that build different models, or load different data, each for itself."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from torch import nn
 
 from dsgd.problem.problem import build_problem
 from dsgd.problem.problem_digest import complaint, problem_digest
-from tests.engine.dist.launch.test_torchrun import PATIENCE_S, launched
+from tests.engine.dist.launch.test_torchrun import free_port, static
+from tests.support.prefork import Prefork, Run
 from tests.support.simulate import experiment
 
 HERE = f"{__name__}."
@@ -49,39 +49,45 @@ def sets(part: str) -> list[list[tuple[np.ndarray, int]]]:
     return [train, test]
 
 
-def test_every_rank_starts_from_the_parameters_and_buffers_of_rank_0(tmp_path: Path) -> None:
+def launched(prefork: Prefork, folder: Path, *options: str) -> list[Run]:
+    """Start a run of two ranks, as torchrun does, and wait for its end. Rank 0 has the record."""
+    port = free_port()
+    runs = [prefork.start(folder / f"rank{rank}", *RUN, *options, **static(rank, port)) for rank in (0, 1)]
+    for run in runs:
+        run.wait()
+    return runs
+
+
+def test_every_rank_starts_from_the_parameters_and_buffers_of_rank_0(prefork: Prefork, tmp_path: Path) -> None:
     options = ("model=import", f"model.target={HERE}OfEveryRank", "optimizer.lr=1e-9")
-    with launched(tmp_path / "run", *RUN, *options) as (process, _):
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
-    marks = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [mark["discrepancy"] for mark in marks] == [0.0, 0.0]
+    first, second = launched(prefork, tmp_path, *options)
+    assert (first.poll(), second.poll()) == (0, 0), first.err
+    assert [mark["discrepancy"] for mark in first.marks] == [0.0, 0.0]
     # buffers are averaged over the workers: nobody's began elsewhere
-    assert marks[-1]["test_loss"] == pytest.approx(marks[0]["test_loss"], rel=0.2)
+    assert first.marks[-1]["test_loss"] == pytest.approx(first.marks[0]["test_loss"], rel=0.2)
 
 
-@pytest.mark.parametrize("part", ["training samples", "training labels", "test inputs"])
-def test_data_of_ranks_are_told_apart_by_what_differs(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = ("data=import", "data.classes=2", f"data.target={HERE}sets", f"data.arguments={{part: {part}}}")
-    digests = []
-    for number in (0, 1):
-        monkeypatch.setenv("RANK", str(number))
-        digests.append(problem_digest(build_problem(experiment(*data, "nodes=2", "batch_size=4", "model.hidden=[]"))))
-    assert complaint(digests[1], digests[0], "rank 0") == f"other data than rank 0: {part} differ"
+def test_data_of_ranks_are_told_apart_by_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("training samples", "training labels", "test inputs"):
+        data = ("data=import", "data.classes=2", f"data.target={HERE}sets", f"data.arguments={{part: {part}}}")
+        digests = []
+        for number in (0, 1):
+            monkeypatch.setenv("RANK", str(number))
+            of = build_problem(experiment(*data, "nodes=2", "batch_size=4", "model.hidden=[]"))
+            digests.append(problem_digest(of))
+        assert complaint(digests[1], digests[0], "rank 0") == f"other data than rank 0: {part} differ"
 
 
-def test_other_data_on_a_rank_are_one_line(tmp_path: Path) -> None:
+def test_other_data_on_a_rank_are_one_line(prefork: Prefork, tmp_path: Path) -> None:
     options = ("data=import", "data.classes=2", f"data.target={HERE}sets", "data.arguments={part: test inputs}")
-    with launched(tmp_path / "run", *RUN, *options, "model.hidden=[]") as (process, _):
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode != 0
-    assert "rank 1 has other data than rank 0: test inputs differ\n" in err
-    assert json.loads((tmp_path / "run/summary.json").read_text())["status"] == "failed"
+    first, second = launched(prefork, tmp_path, *options, "model.hidden=[]")
+    assert 0 not in (first.poll(), second.poll())
+    assert "rank 1 has other data than rank 0: test inputs differ\n" in first.err + second.err
+    assert first.summary["status"] == "failed"
 
 
-def test_another_model_on_a_rank_is_one_line(tmp_path: Path) -> None:
+def test_another_model_on_a_rank_is_one_line(prefork: Prefork, tmp_path: Path) -> None:
     options = ("model=import", f"model.target={HERE}OfEveryRank", "model.arguments={wide: true}")
-    with launched(tmp_path / "run", *RUN, *options) as (process, _):
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode != 0
-    assert "rank 1 has another model than rank 0: parameters differ\n" in err
+    first, second = launched(prefork, tmp_path, *options)
+    assert 0 not in (first.poll(), second.poll())
+    assert "rank 1 has another model than rank 0: parameters differ\n" in first.err + second.err

@@ -19,9 +19,8 @@ from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
 from dsgd.engines.dist.launch.parent import Parent
 from dsgd.host.signals import StopRequests, signal_pipe
 from dsgd.record.checkpoint_file import NAME, read_header
-from tests.support.long import long_but
 from tests.support.prefork import Prefork
-from tests.support.watched_run import ALGORITHMS, BUDGET, LONG, SILENCE_S, SILENT, WatchedRun, start
+from tests.support.watched_run import BUDGET, FREE_RUNNING, LONG, SILENCE_S, SILENT, resume, start
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 
@@ -61,13 +60,10 @@ def test_a_signal_in_the_midst_of_a_fork_is_not_lost(tmp_path: Path, program: st
     assert (ended.stdout, ended.stderr) == (out, "")
 
 
-@pytest.mark.parametrize("processes", long_but([3], range(1, 5)))
-def test_a_run_is_ended_by_a_signal_whichever_process_is_being_forked(
-    prefork: Prefork, tmp_path: Path, processes: int
-) -> None:
+def test_a_run_is_ended_by_a_signal_while_its_processes_are_forked(prefork: Prefork, tmp_path: Path) -> None:
     slow = "data._target_=tests.support.slow_forks.SlowForks"
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG, slow)
-    watched.run.until(lambda: len(watched.observe()) >= processes)
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=2", LONG, slow)
+    watched.run.until(lambda: len(watched.observe()) >= 3)
     os.kill(watched.run.pid, signal.SIGTERM)
     watched.assert_ends("interrupted", 130)
 
@@ -150,10 +146,8 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
         assert parent.status == "failed"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("algo", long_but(["gossip"], ["gossip", "sync"]))
-def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS[algo], "nodes=3", BUDGET, SILENT)
+def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path) -> None:
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", BUDGET, SILENT)
     os.kill(watched.wait_for_marks()["coordinator"], signal.SIGSTOP)
     assert watched.run.wait() == 1
     watched.assert_nothing_left()
@@ -161,32 +155,12 @@ def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, t
     assert "Traceback" not in watched.run.err
     assert not (watched.run.folder / "summary.json").exists()
     assert read_header(watched.run.folder / NAME)["lines"] > 0
-    watched.skip_pauses()
-    resumed = WatchedRun(
-        prefork.start(watched.run.folder, f"resume={watched.run.folder}", "resume_trusted=true"), watched.shared
-    )
-    resumed.assert_ends("completed", 0)
-
-
-@pytest.mark.long
-def test_a_machine_that_stood_still_has_lost_no_coordinator(prefork: Prefork, tmp_path: Path) -> None:
-    """For longer than anybody may be silent; the parent is the first to wake up."""
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS["gossip"], "nodes=3", BUDGET, SILENT)
-    pids = [watched.run.pid, *watched.wait_for_marks().values()]
-    for pid in reversed(pids):
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(SILENCE_S + 1)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
-        time.sleep(0.1)
-    watched.wait_for_more_marks()
-    watched.skip_pauses()
-    watched.assert_ends("completed", 0)
+    resume(prefork, watched).assert_ends("completed", 0)
 
 
 def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:
     """By name and by command line, which is cut to the length of the parent's."""
-    watched = start(prefork, tmp_path / "run", *ALGORITHMS["easgd"], "nodes=2", LONG)
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=2", LONG)
     names = {"coordinator", "server 0", "worker 0", "worker 1"}
 
     def shown_lines() -> dict[str, str]:

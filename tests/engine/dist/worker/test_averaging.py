@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,79 +17,23 @@ from dsgd.engines.dist.worker.averaging import (
     join_groups,
     join_rings,
 )
-from tests.support.long import long_but
+from tests.support.collective_workers import CHECKS
 from tests.support.planes import HOST, plane
 
 GUARD_S = 120  # against hanging
 ALONE = Groups(0, 1)
 CPU = torch.device("cpu")
-Held = Callable[[str, int, Sequence[int]], None]
-
-two_and_three = pytest.mark.parametrize("nodes", long_but([3], [2, 3]))
 
 
-@pytest.fixture(scope="module", params=["own", "torch"])
-def held(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Held:
-    """Asserts that a property held in workers of real processes, whose sums are dsgd's or torch's; they run once for
-    all properties."""
-    ended: dict[int, tuple[Path, str]] = {}
-
-    def check(name: str, nodes: int, ranks: Sequence[int]) -> None:
-        if nodes not in ended:
-            folder = tmp_path_factory.mktemp("workers")
-            command = [sys.executable, "-m", "tests.support.collective_workers", str(folder), str(nodes), request.param]
-            run = subprocess.run(
-                command, capture_output=True, text=True, timeout=GUARD_S, cwd=Path(__file__).parents[4]
-            )
-            ended[nodes] = folder, run.stderr
-        folder, errors = ended[nodes]
-        for rank in ranks:
-            assert name in (folder / str(rank)).read_text().split(), errors
-
-    return check
-
-
-@two_and_three
-def test_vectors_are_averaged_without_changing_them_to_the_same_bits_everywhere(nodes: int, held: Held) -> None:
-    held("mean_of_vectors", nodes, range(nodes))
-
-
-@two_and_three
-def test_mean_gradient_is_the_mean_of_the_workers_gradients_with_their_decay(nodes: int, held: Held) -> None:
-    """For every model, in double precision, to 1e-12, and the same bits everywhere."""
-    held("mean_gradient", nodes, range(nodes))
-
-
-@two_and_three
-def test_buckets_go_in_the_same_order_whatever_the_backward_pass_finishes_first(nodes: int, held: Held) -> None:
-    held("order_of_buckets", nodes, range(nodes))
-
-
-@two_and_three
-def test_an_overflow_of_one_worker_in_fp16_is_repeated_by_all(nodes: int, held: Held) -> None:
-    held("overflow", nodes, range(nodes))
-
-
-@two_and_three
-def test_unused_parameters_are_zero_and_hold_nobody_up(nodes: int, held: Held) -> None:
-    held("unused_parameters", nodes, range(nodes))
-
-
-@two_and_three
-def test_gradients_and_vectors_at_the_same_time_do_not_mix(nodes: int, held: Held) -> None:
-    held("two_threads", nodes, range(nodes))
-
-
-@two_and_three
-def test_workers_that_have_left_can_join_again(nodes: int, held: Held) -> None:
-    held("joining_again", nodes, range(nodes))
-
-
-@pytest.mark.parametrize("nodes", [pytest.param(2, id="stopped", marks=pytest.mark.long), pytest.param(3, id="killed")])
-def test_a_lost_peer_fails_what_the_others_wait_for_within_the_time_limit(nodes: int, held: Held) -> None:
-    """With one line of text, and they still compute, and leave."""
-    held("silence", nodes, range(nodes - 1))
-    held("leaving", nodes, range(nodes - 1))
+@pytest.mark.parametrize("sums", ["own", "torch"])
+def test_what_only_several_workers_can_show_holds_in_all_of_them(sums: str, tmp_path: Path) -> None:
+    """In three real processes, whose sums are dsgd's or torch's. The last one dies: what the others wait for fails, and
+    they still compute, and leave."""
+    command = [sys.executable, "-m", "tests.support.collective_workers", str(tmp_path), "3", sums]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S, cwd=Path(__file__).parents[4])
+    held = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
+    together = [check.__name__ for check in CHECKS] + ["joining_again"]
+    assert held == [[*together, "silence", "leaving"]] * 2 + [together], run.stderr
 
 
 def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
@@ -122,20 +65,14 @@ def test_the_interface_is_found_by_its_address(monkeypatch: pytest.MonkeyPatch) 
         join_groups(HashStore(), 0, 2, 0.5, "192.0.2.1", CPU)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
+def test_an_error_is_one_line_with_its_cause() -> None:
+    nccl = "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL 2.27.5"
+    refused = "socketPollConnect: connect returned No route to host"
+    for text, line in (
         ("Socket Timeout", "Socket Timeout"),
         ("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer", "Connection closed by peer"),
         ("wait timeout after 500ms. This is typically caused by a lost peer.", "wait timeout after 500ms"),
-        (
-            "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL 2.27.5\n"
-            "ncclSystemError: call failed. \nLast error:\nsocketPollConnect: connect returned No route to host\n",
-            "NCCL error in: ProcessGroupNCCL.cpp:2251, unhandled system error, NCCL 2.27.5: socketPollConnect: "
-            "connect returned No route to host",
-        ),
+        (f"{nccl}\nncclSystemError: call failed. \nLast error:\n{refused}\n", f"{nccl}: {refused}"),
         ("", ""),
-    ],
-)
-def test_an_error_is_one_line_with_its_cause(text: str, line: str) -> None:
-    assert in_one_line(text) == line
+    ):
+        assert in_one_line(text) == line
