@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 from dsgd.engines.dist.pairwise.plane import Plane
 from tests.support.planes import (
@@ -28,26 +25,23 @@ from tests.support.planes import (
     until,
     value,
 )
+from tests.support.rings import child
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [torch.zeros(8), torch.zeros(33, dtype=torch.float64), torch.zeros(8, 1, dtype=torch.float64),
-     torch.zeros(16, dtype=torch.float64)[::2]],
-    ids=["dtype", "length", "shape", "strides"],
-)  # fmt: skip
-def test_what_is_no_vector_of_the_run_is_refused_before_it_is_sent(wrong: Tensor) -> None:
+def test_what_is_no_vector_of_the_run_is_refused_before_it_is_sent() -> None:
+    long = torch.zeros(33, dtype=torch.float64)
     with planes(2) as (a, _):
-        for attempt in (
-            lambda: a.publish(wrong, 0),
-            lambda: a.push(1, wrong, 0),
-            lambda: a.exchange({1: wrong}, 0, []),
-            lambda: a.call(1, "add", wrong, ()),
-        ):
-            with pytest.raises(
-                ValueError, match=r"^a vector must be contiguous torch\.float64 on the CPU with at most 32 numbers"
+        for wrong in (torch.zeros(8), long, long[:8].reshape(8, 1), long[::2]):
+            for attempt in (
+                partial(a.publish, wrong, 0),
+                partial(a.push, 1, wrong, 0),
+                partial(a.exchange, {1: wrong}, 0, []),
+                partial(a.call, 1, "add", wrong, ()),
             ):
-                attempt()
+                with pytest.raises(
+                    ValueError, match=r"^a vector must be contiguous torch\.float64 on the CPU with at most 32 numbers"
+                ):
+                    attempt()
 
 
 def test_a_peer_that_does_not_exist_is_refused() -> None:
@@ -102,72 +96,49 @@ def test_a_plane_has_one_thread_for_all_its_peers() -> None:
 
 # real processes
 
-CHILD = """
-import sys, torch
-from tests.support.planes import *
 
-port, nodes, patience_s = int(sys.argv[1]), 2, float(sys.argv[2])
-with plane(1, nodes, patience_s=patience_s) as own:
+def publish_and_wait(parent_port: int, told: int) -> None:
+    """Publish ones, as rank 1 of two, and wait."""
+    own = plane(1, 2)
     own.publish(constant(1), 0)
-    own.connect([(HOST, port), None])
-    print(own.port, flush=True)
-    pulls = failures = 0
-    while not own.inbox():
-        pulls += 1
-        failures += own.pull(0).exception(LIMIT_S) is not None
-        time.sleep(0.001)
-    print(pulls, failures, flush=True)
-"""
+    own.connect([(HOST, parent_port), None])
+    os.write(told, f"{own.port}\n".encode())
+    signal.pause()
 
 
 @contextmanager
-def child_of(parent: Plane, patience_s: float) -> Iterator[subprocess.Popen[str]]:
-    """Another process: rank 1 of two, which pulls from rank 0 again and again until something is pushed to it."""
-    command = [sys.executable, "-c", CHILD, str(parent.port), str(patience_s)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def child_of(parent: Plane) -> Iterator[int]:
+    """Yield another process, rank 1 of two."""
+    hear, tell = os.pipe()
+    pid = child(lambda: publish_and_wait(parent.port, tell))
     try:
-        assert child.stdout is not None
-        parent.connect([None, (HOST, int(child.stdout.readline()))])
-        yield child
+        with os.fdopen(hear) as told:
+            parent.connect([None, (HOST, int(told.readline()))])
+        yield pid
     finally:
-        child.kill()
-        child.communicate()
+        os.close(tell)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_a_stopped_process_is_unreachable_until_it_goes_on() -> None:
-    with plane(0, 2, patience_s=0.5) as own, child_of(own, LIMIT_S) as child:
+    with plane(0, 2, patience_s=0.5) as own, child_of(own) as pid:
         own.publish(constant(0), 0)
         until(lambda: own.pull(1).exception(LIMIT_S) is None)
-        child.send_signal(signal.SIGSTOP)
-        os.waitpid(child.pid, os.WUNTRACED)  # until it has stopped: the signal alone is only on its way
+        os.kill(pid, signal.SIGSTOP)
+        os.waitpid(pid, os.WUNTRACED)  # until it has stopped: the signal alone is only on its way
         assert failure(own.pull(1)).reason == "no byte for 0.5 s"
         for _ in range(100):  # on the back-off: these do not wait
             assert own.pull(1).done()
-        child.send_signal(signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         until(lambda: own.pull(1).exception(LIMIT_S) is None)
 
 
-@pytest.mark.long
-def test_a_process_that_was_stopped_itself_does_not_blame_its_peers() -> None:
-    with plane(0, 2, patience_s=LIMIT_S) as own, child_of(own, patience_s=1.0) as child:
-        own.publish(constant(0), 0)
-        for _ in range(2):
-            time.sleep(0.1)
-            child.send_signal(signal.SIGSTOP)
-            time.sleep(2.0)
-            child.send_signal(signal.SIGCONT)
-        assert own.push(1, constant(1), 0).result(LIMIT_S)
-        assert child.stdout is not None
-        pulls, failures = map(int, child.stdout.readline().split())
-        assert pulls > 0
-        assert failures == 0
-
-
 def test_a_killed_process_fails_what_waits_for_it_at_once() -> None:
-    with plane(0, 2) as own, child_of(own, LIMIT_S) as child:
+    with plane(0, 2) as own, child_of(own) as pid:
         own.publish(constant(0), 0)
         assert value(own.pull(1).result(LIMIT_S).vector) == 1
         waiting = own.exchange({1: constant(0)}, 0, [1])
-        child.send_signal(signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         assert failure(waiting).rank == 1
         assert failure(own.pull(1)).rank == 1

@@ -19,7 +19,7 @@ from tests.support.planes import HOST, LIMIT_S, by_hand, constant, plane, planes
 
 D = 3000
 LENGTHS = st.sampled_from([0, 1, 7, D])
-FUZZ = settings(max_examples=40)
+FUZZ = settings(max_examples=30)
 Action = tuple[str, int, int]  # what, offset of the peer (or the exchange's number), length of the vector
 
 

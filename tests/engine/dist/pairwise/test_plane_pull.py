@@ -5,10 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-import pytest
+from collections.abc import Callable
 
 from dsgd.engines.dist.pairwise.wire import HEADER, Frame, Kind, Status, as_bytes
 from tests.support.planes import (
@@ -146,84 +143,24 @@ def test_half_an_answer_and_then_the_end_is_unreachable_at_once() -> None:
         assert failure(a.pull(1)).reason.startswith("connection")
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ((Kind.PULL, Status.OK, 264), "a payload of 264 bytes, at most 256"),
-        ((Kind.PULL, Status.OK, -1), "pull ok of -1 bytes to pull"),
-        ((Kind.PULL, Status.NOTHING, 8), "pull nothing of 8 bytes to pull"),
-        ((Kind.PULL, Status.FAILED, 8), "pull failed of 8 bytes to pull"),
-        ((Kind.PUSH, Status.OK, -1), "push ok of -1 bytes to pull"),
-    ],
-)
-def test_an_answer_that_breaks_the_protocol_is_unreachable_and_logged(
-    answer: tuple[Kind, Status, int], reason: str
-) -> None:
-    lines: list[str] = []
+def test_an_answer_that_breaks_the_protocol_is_unreachable_and_logged() -> None:
+    for kind, status, payload, reason in (
+        (Kind.PULL, Status.OK, 264, "a payload of 264 bytes, at most 256"),
+        (Kind.PULL, Status.OK, -1, "pull ok of -1 bytes to pull"),
+        (Kind.PULL, Status.NOTHING, 8, "pull nothing of 8 bytes to pull"),
+        (Kind.PULL, Status.FAILED, 8, "pull failed of 8 bytes to pull"),
+        (Kind.PUSH, Status.OK, -1, "push ok of -1 bytes to pull"),
+    ):
+        lines: list[str] = []
 
-    def behave(sock: socket.socket) -> None:
-        sock.recv(HEADER.size, socket.MSG_WAITALL)
-        kind, status, payload = answer
-        sock.sendall(HEADER.pack(kind, status, 0, 0, 0, 0, payload))
+        def behave(sock: socket.socket, header: bytes = HEADER.pack(kind, status, 0, 0, 0, 0, payload)) -> None:
+            sock.recv(HEADER.size, socket.MSG_WAITALL)
+            sock.sendall(header)
 
-    with plane(0, 2, log=lines.append) as a, impostor(behave) as port:
-        a.connect([None, (HOST, port)])
-        assert reason in failure(a.pull(1)).reason
-    assert any(reason in line.lower() for line in lines)
-
-
-@contextmanager
-def slow_relay(port: int, pause_s: float, chunk: int) -> Iterator[int]:
-    """A network that delivers `chunk` bytes every `pause_s` in both directions."""
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
-        listening.bind((HOST, 0))
-        listening.listen()
-        ends: list[socket.socket] = []
-
-        def forward(source: socket.socket, target: socket.socket) -> None:
-            try:
-                while data := source.recv(chunk):
-                    target.sendall(data)
-                    time.sleep(pause_s)
-                target.shutdown(socket.SHUT_WR)
-            except OSError:
-                return
-
-        def work() -> None:
-            try:
-                client, _ = listening.accept()
-            except OSError:
-                return
-            server = socket.create_connection((HOST, port))
-            ends.extend([client, server])
-            back = threading.Thread(target=forward, args=(server, client))
-            back.start()
-            forward(client, server)
-            back.join()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            listening.shutdown(socket.SHUT_RDWR)
-            for end in ends:
-                end.close()
-            thread.join(LIMIT_S)
-
-
-def test_a_slow_network_that_still_delivers_does_not_fail() -> None:
-    """A megabyte takes longer than the patience both ways; a pushed one is in the kernel long before it arrives."""
-    length = 1 << 17
-    with plane(1, 2, length) as b, slow_relay(b.port, 0.02, 1 << 14) as port, plane(0, 2, length, patience_s=1.0) as a:
-        b.publish(constant(3, length), 0)
-        a.connect([None, (HOST, port)])
-        begin = time.monotonic()
-        assert a.push(1, constant(2, length), 0).result(LIMIT_S)
-        assert value(a.pull(1).result(LIMIT_S).vector) == 3
-        assert value(b.inbox()[0][0]) == 2
-        assert time.monotonic() - begin > 2.0  # else this test has tested nothing
+        with plane(0, 2, log=lines.append) as a, impostor(behave) as port:
+            a.connect([None, (HOST, port)])
+            assert reason in failure(a.pull(1)).reason
+        assert any(reason in line.lower() for line in lines)
 
 
 def test_a_slow_reader_keeps_nobody_waiting() -> None:

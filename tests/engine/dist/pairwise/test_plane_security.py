@@ -31,6 +31,7 @@ from tests.support.planes import (
     value,
 )
 
+IDLE = 300
 OTHER_JOB = PlaneSettings(b"another job's token", 3, 8, torch.float64)
 
 
@@ -64,33 +65,26 @@ def test_it_listens_on_its_own_address_only() -> None:
         socket.create_connection(("127.0.0.2", b.port), LIMIT_S)
 
 
-@pytest.mark.parametrize(
-    ("hello", "answer", "line"),
-    [
+def test_who_is_not_of_the_run_is_turned_away_and_mentioned_once() -> None:
+    """`test_wire.py` has all that a hello may get wrong."""
+    for hello, answer, line in (
         (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"\0" * 64, b"", "began with garbage"),
         (os.urandom(100_000), b"", "began with garbage"),
         (OTHER_JOB.encode_hello(0, 1), bytes([HelloReply.WRONG_TOKEN]), "wrong token"),
-        (PlaneSettings(TOKEN, 4, 8, torch.float64).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
         (PlaneSettings(TOKEN, 3, 9, torch.float64).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
-        (PlaneSettings(TOKEN, 3, 8, torch.float32).encode_hello(0, 1), bytes([HelloReply.OTHER_RUN]), "other run"),
-        (settings_of(3).encode_hello(0, 2), bytes([HelloReply.OTHER_RANK]), "other rank"),
         (settings_of(3).encode_hello(1, 1), bytes([HelloReply.OTHER_RANK]), "other rank"),
-    ],
-    ids=["http", "noise", "token", "nodes", "dimension", "dtype", "asked", "itself"],
-)  # fmt: skip
-def test_who_is_not_of_the_run_is_turned_away_and_mentioned_once(hello: bytes, answer: bytes, line: str) -> None:
-    with pair() as (a, b, log):
-        for _ in range(20):
-            assert said(b, hello) == answer
-        assert healthy(a)
-        assert len(log.lines) == 1
-        assert line in log.lines[0]
+    ):
+        with pair() as (a, b, log):
+            for _ in range(20):
+                assert said(b, hello) == answer
+            assert healthy(a)
+            assert len(log.lines) == 1
+            assert line in log.lines[0]
 
 
-@pytest.mark.parametrize("length", [0, 1, HELLO.size - 1])
-def test_half_a_hello_and_an_end_is_mentioned_once(length: int) -> None:
+def test_half_a_hello_and_an_end_is_mentioned_once() -> None:
     with pair() as (a, b, log):
-        for _ in range(10):
+        for length in (0, 1, HELLO.size - 1) * 4:
             with socket.create_connection((HOST, b.port)) as sock:
                 sock.sendall(settings_of(3).encode_hello(0, 1)[:length])
         until(lambda: bool(log.lines))
@@ -107,7 +101,7 @@ def test_a_hello_may_come_byte_by_byte() -> None:
         assert log.lines == []
 
 
-def test_a_thousand_idle_connections_disturb_nobody_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hundreds_of_idle_connections_disturb_nobody_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dsgd.engines.dist.admission.STRANGER_S", 10 * LIMIT_S
     )  # their number alone must be reason enough
@@ -115,13 +109,13 @@ def test_a_thousand_idle_connections_disturb_nobody_and_leave_nothing(monkeypatc
     with pair() as (a, b, log), contextlib.ExitStack() as stack:
         assert healthy(a)
         threads = threading.active_count()
-        for i in range(1000):
+        for i in range(IDLE):
             stack.enter_context(socket.create_connection((HOST, b.port), LIMIT_S))
-            if i % 100 == 0:
+            if i % 50 == 0:
                 assert healthy(a)
         assert threading.active_count() == threads
-        # the clients' thousand, at most 64 of them with another end here, and what the two planes have between them
-        until(lambda: open_sockets() - before - 1000 <= MAX_STRANGERS + 16)
+        # the clients' own ends, at most 64 of them with another end here, and what the two planes have between them
+        until(lambda: open_sockets() - before - IDLE <= MAX_STRANGERS + 16)
         with plane(2, 3) as newcomer:  # it finds its way in among them
             newcomer.connect([None, (HOST, b.port), None])
             assert healthy(newcomer)
@@ -130,43 +124,35 @@ def test_a_thousand_idle_connections_disturb_nobody_and_leave_nothing(monkeypatc
     assert open_sockets() == before
 
 
-def test_a_stranger_who_says_nothing_is_dropped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsgd.engines.dist.admission.STRANGER_S", 0.1)
-    with pair() as (_, b, log), socket.create_connection((HOST, b.port), LIMIT_S) as sock:
-        sock.sendall(b"dsgd")
-        assert sock.recv(1) == b""
-        assert len(log.lines) == 1
+VIOLATIONS = [
+    HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 264) + bytes(264),
+    HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 1 << 62),
+    HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 7) + bytes(7),
+    HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, -1),
+    HEADER.pack(Kind.EXCHANGE, 0, 0, 0, 0, 0, -1),
+    HEADER.pack(Kind.ASK, 0, 0, 0, 0, 0, -1),
+    HEADER.pack(Kind.PULL, 0, 0, 0, 0, 0, 8) + bytes(8),
+    HEADER.pack(Kind.PULL, 1, 0, 0, 0, 0, -1),
+    HEADER.pack(Kind.CALL, 0, 255, 0, 0, 0, -1) + bytes(2040),
+    HEADER.pack(Kind.CALL, 0, 0, 255, 0, 0, -1) + bytes(255),
+    HEADER.pack(Kind.CALL, 3, 0, 0, 0, 0, 1000) + bytes(1000),
+    HEADER.pack(Kind.CALL, 0, 0, 1, 0, 0, -1) + b"\xff",
+    HEADER.pack(200, 0, 0, 0, 0, 0, -1),
+    struct.pack("<32s", b"\xff" * 32),
+]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 264) + bytes(264),
-        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 1 << 62),
-        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, 7) + bytes(7),
-        HEADER.pack(Kind.PUSH, 0, 0, 0, 0, 0, -1),
-        HEADER.pack(Kind.EXCHANGE, 0, 0, 0, 0, 0, -1),
-        HEADER.pack(Kind.ASK, 0, 0, 0, 0, 0, -1),
-        HEADER.pack(Kind.PULL, 0, 0, 0, 0, 0, 8) + bytes(8),
-        HEADER.pack(Kind.PULL, 1, 0, 0, 0, 0, -1),
-        HEADER.pack(Kind.CALL, 0, 255, 0, 0, 0, -1) + bytes(2040),
-        HEADER.pack(Kind.CALL, 0, 0, 255, 0, 0, -1) + bytes(255),
-        HEADER.pack(Kind.CALL, 3, 0, 0, 0, 0, 1000) + bytes(1000),
-        HEADER.pack(Kind.CALL, 0, 0, 1, 0, 0, -1) + b"\xff",
-        HEADER.pack(200, 0, 0, 0, 0, 0, -1),
-        struct.pack("<32s", b"\xff" * 32),
-    ],
-)
-def test_a_node_that_breaks_the_protocol_is_disconnected_and_mentioned(data: bytes) -> None:
-    with pair() as (a, b, log):
-        for _ in range(3):
-            sock, _ = by_hand(b, own_rank=2, asked=1, nodes=3)
-            with sock, contextlib.suppress(ConnectionResetError):
-                sock.sendall(data)
-                assert sock.recv(1) == b""
-        assert healthy(a)
-        assert len(log.lines) == 1
-        assert log.lines[0].startswith("worker 2 was disconnected: it sent ")
+def test_a_node_that_breaks_the_protocol_is_disconnected_and_mentioned() -> None:
+    for data in VIOLATIONS:
+        with pair() as (a, b, log):
+            for _ in range(2):
+                sock, _ = by_hand(b, own_rank=2, asked=1, nodes=3)
+                with sock, contextlib.suppress(ConnectionResetError):
+                    sock.sendall(data)
+                    assert sock.recv(1) == b""
+            assert healthy(a)
+            assert len(log.lines) == 1
+            assert log.lines[0].startswith("worker 2 was disconnected: it sent ")
 
 
 def test_half_a_message_and_then_silence_costs_a_connection_until_the_time_limit() -> None:

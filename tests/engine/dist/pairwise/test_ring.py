@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from dsgd.engines.dist.pairwise import ring_stream
 from dsgd.engines.dist.pairwise.ring import SumRing
@@ -19,15 +18,14 @@ from dsgd.engines.dist.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC
 from tests.support.planes import LIMIT_S
 from tests.support.rings import in_order, reduce_all, rings, socketpairs, vectors_of
 
-EXAMPLES = 60
+EXAMPLES = 40
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("nodes", [2, 3, 4, 7])
+@pytest.mark.parametrize(("nodes", "dtype"), [(2, torch.float64), (3, torch.float32), (7, torch.float64)])
 def test_the_sum_is_made_in_one_order_of_additions_by_all(nodes: int, dtype: torch.dtype) -> None:
     """Bit for bit, on the same connections, for vectors shorter than the ring and longer than the kernel's buffers."""
     with rings(nodes) as made:
-        for length in (0, 1, nodes - 1, nodes, nodes + 1, 1000, 17_501, 300_001, 0, 3_000_001):
+        for length in (0, 1, nodes - 1, nodes, nodes + 1, 1000, 17_501, 0, 300_001):
             vectors = vectors_of(nodes, length, dtype, seed=length)
             expected = in_order(vectors)
             reduce_all(made, vectors)
@@ -78,15 +76,9 @@ def test_a_stream_may_come_in_pieces_of_any_length(data: st.DataObject, dtype: t
     assert sent[-(length - half) * item :] == expected[half:].tobytes()
 
 
-@pytest.mark.parametrize(
-    "v",
-    [
-        torch.ones(4, dtype=torch.int64),
-        torch.ones(4, dtype=torch.float16),
-        torch.ones(2, 2),
-        torch.ones(8)[::2],
-    ],
-)
-def test_what_is_no_vector_of_numbers_is_refused(v: Tensor) -> None:
-    with rings(2) as made, pytest.raises(ValueError, match=r"^v must be a contiguous vector of float32 or float64"):
-        made[0].all_reduce(v)
+def test_what_is_no_vector_of_numbers_is_refused() -> None:
+    whole, half = torch.ones(4, dtype=torch.int64), torch.ones(4, dtype=torch.float16)
+    with rings(2) as made:
+        for v in (whole, half, torch.ones(2, 2), torch.ones(8)[::2]):
+            with pytest.raises(ValueError, match=r"^v must be a contiguous vector of float32 or float64"):
+                made[0].all_reduce(v)

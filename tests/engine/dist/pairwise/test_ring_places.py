@@ -31,8 +31,8 @@ def join(of: Sequence[Plane], number: int) -> list[SumRing]:
     return [done.result() for done in found]
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_two_rings_through_one_port_do_not_mix(nodes: int) -> None:
+def test_two_rings_through_one_port_do_not_mix() -> None:
+    nodes = 3
     before = open_sockets()
     with joined(nodes) as (of, first):
         second = join(of, 2)
@@ -61,15 +61,14 @@ def test_requests_go_on_beside_a_ring() -> None:
         assert of[0].pull(1).result(LIMIT_S).steps == 3
 
 
-@pytest.mark.parametrize(
-    ("rank", "number"),
-    [pytest.param(2, 1, id="taken"), pytest.param(1, 2, id="not the left neighbour"), pytest.param(2, 9, id="unknown")],
-)
-def test_a_place_in_a_ring_is_given_once_and_to_the_left_neighbour(rank: int, number: int) -> None:
-    with joined(3) as (of, made), socket.create_connection((HOST, of[0].port), LIMIT_S) as sock:
-        sock.sendall(settings_of(3).encode_hello(rank, 0, number))
-        assert sock.recv(1) == bytes([HelloReply.NO_PLACE])
-        assert sock.recv(1) == b""
+def test_a_place_in_a_ring_is_given_once_and_to_the_left_neighbour() -> None:
+    """Not if it is taken, not to another neighbour, and not in a ring that there is not."""
+    with joined(3) as (of, made):
+        for rank, number in ((2, 1), (1, 2), (2, 9)):
+            with socket.create_connection((HOST, of[0].port), LIMIT_S) as sock:
+                sock.sendall(settings_of(3).encode_hello(rank, 0, number))
+                assert sock.recv(1) == bytes([HelloReply.NO_PLACE])
+                assert sock.recv(1) == b""
         vectors = [torch.ones(10) for _ in made]
         reduce_all(made, vectors)
         assert all(bool((v == 3).all()) for v in vectors)
