@@ -40,8 +40,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("engine", [("engine=sim", "cluster.gradient_s=0.01"), ("engine=dist",)])
-@pytest.mark.parametrize("kind", ["data", "model"])
+@pytest.mark.parametrize(
+    ("kind", "engine"), [("data", ("engine=dist",)), ("model", ("engine=sim", "cluster.gradient_s=0.01"))]
+)
 def test_other_data_or_another_model_after_a_resume_are_one_line(kind: str, engine: tuple[str, ...]) -> None:
     Path("labels").write_text("01" * 25)
     Path("layer").write_text("first")

@@ -14,24 +14,20 @@ from tests.support.command import call
 QUADRATIC = ["experiment=quadratic", "nodes=4", "engine=sim"]  # 4 samples an epoch, a step of all is an epoch
 
 
-@pytest.mark.parametrize(
-    ("budget", "line"),
-    [
-        (["budget.steps=20", "budget.epochs=5"], "budget.epochs=5 ends the run after 5 steps, before budget.steps=20"),
-        (["budget.steps=3", "budget.epochs=5"], "budget.steps=3 ends the run after 3 steps, before budget.epochs=5"),
+def test_the_tighter_limit_is_named_before_the_run() -> None:
+    for budget, line in (
+        (["steps=20", "epochs=5"], "budget.epochs=5 ends the run after 5 steps, before budget.steps=20"),
+        (["steps=3", "epochs=5"], "budget.steps=3 ends the run after 3 steps, before budget.epochs=5"),
         (
-            ["budget.steps=9", "budget.epochs=5", "budget.samples=30"],
+            ["steps=9", "epochs=5", "samples=30"],
             "budget.epochs=5 ends the run after 5 steps, before budget.samples=30 and budget.steps=9",
         ),
-        (["budget.steps=5", "budget.epochs=5"], None),  # at once
-        (["budget.steps=5"], None),
-        (["budget.steps=5", "budget.time_s=1e-3"], None),  # only the run itself can tell
-    ],
-)
-def test_the_tighter_limit_is_named_before_the_run(budget: list[str], line: str | None) -> None:
-    lines = plan_run(composed([*QUADRATIC, *budget]), []).why.splitlines()
-    named = [text.partition(";")[0] for text in lines if "ends the run" in text]
-    assert named == ([] if line is None else [line])
+        (["steps=5", "epochs=5"], None),  # at once
+        (["steps=5", "time_s=1e-3"], None),  # only the run itself can tell
+    ):
+        lines = plan_run(composed([*QUADRATIC, *(f"budget.{limit}" for limit in budget)]), []).why.splitlines()
+        named = [text.partition(";")[0] for text in lines if "ends the run" in text]
+        assert named == ([] if line is None else [line])
 
 
 def test_the_default_budget_is_named_where_steps_are_given() -> None:
@@ -40,8 +36,7 @@ def test_the_default_budget_is_named_where_steps_are_given() -> None:
     assert "budget.epochs=20 ends the run after 56 steps, before budget.steps=200; budget.epochs=null lifts it" in why
 
 
-@pytest.mark.parametrize("engine", ["sim", "dist"])
-@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize(("engine", "algo"), [("sim", "gossip"), ("dist", "sync")])
 @pytest.mark.parametrize(
     ("budget", "ended_by"),
     [

@@ -35,23 +35,14 @@ def test_a_configuration_is_built_once_and_typed() -> None:
         config.engine.timeout_s = 8.0  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        (
-            ("algo=downpour", "optimizer.momentum=0.9"),
-            "optimizer.momentum=0.9 has no effect with",
-        ),
-        (
-            ("algo=downpour", "optimizer.momentum=0.9", "algo.n_fetch=3"),
-            "optimizer.momentum=0.9 acts between two",
-        ),
+def test_momentum_that_no_server_sees_is_warned_of() -> None:
+    """In one line beside the choice of the engine; so a sweep says it once."""
+    for options, found in (
+        (("algo=downpour", "optimizer.momentum=0.9"), "optimizer.momentum=0.9 has no effect with"),
+        (("algo=downpour", "optimizer.momentum=0.9", "algo.n_fetch=3"), "optimizer.momentum=0.9 acts between two"),
         (("algo=downpour", "optimizer.momentum=0"), None),
         (("algo=gossip", "optimizer.momentum=0.9"), None),
-    ],
-)
-def test_momentum_that_no_server_sees_is_warned_of(options: tuple[str, ...], found: str | None) -> None:
-    """In one line beside the choice of the engine; so a sweep says it once."""
-    engine, *rest = plan_run(composed([*SMALL, *options]), []).why.splitlines()
-    assert engine.startswith("engine: sim")
-    assert [line[: len(f"warning: {found}")] for line in rest] == ([] if found is None else [f"warning: {found}"])
+    ):
+        engine, *rest = plan_run(composed([*SMALL, *options]), []).why.splitlines()
+        assert engine.startswith("engine: sim")
+        assert [line[: len(f"warning: {found}")] for line in rest] == ([] if found is None else [f"warning: {found}"])

@@ -105,12 +105,12 @@ def test_it_is_measured_printed_recorded_and_what_a_gradient_takes(tmp_path: Pat
 
 def test_a_larger_model_takes_longer() -> None:
     small = configure(composed(["model.hidden=[4]"]))
-    assert measured_gradient_s(small) < measured_gradient_s(configure(composed(["model.hidden=[2000,2000]"])))
+    assert measured_gradient_s(small) < measured_gradient_s(configure(composed(["model.hidden=[1000,1000]"])))
 
 
-@pytest.mark.parametrize("options", [("precision=bf16",), ("experiment=quadratic",), ("precision=fp64",)])
-def test_whatever_the_arithmetic(options: tuple[str, ...]) -> None:
-    assert measured_gradient_s(configure(composed(options))) > 0
+@pytest.mark.parametrize("options", ["precision=bf16", "experiment=quadratic"])
+def test_whatever_the_arithmetic(options: str) -> None:
+    assert measured_gradient_s(configure(composed([options]))) > 0
 
 
 def test_several_threads_where_this_process_has_had_some_before() -> None:
@@ -131,19 +131,13 @@ def test_measuring_leaves_nothing_in_this_process() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ([0.02] * 10, True),
-        ([0.02] * 4 + [0.021, 0.022], True),
-        ([0.02] * 9 + [5.0], True),  # of which the median knows nothing
-        ([0.02, 0.04] * 5, False),  # as beside another program
-        ([0.1] * 4, False),  # too few
-        ([0.001] * 40, False),  # too short
-    ],
-)
-def test_more_gradients_are_measured_where_their_times_differ(times: list[float], expected: bool) -> None:
-    assert are_steady(times) is expected
+def test_more_gradients_are_measured_where_their_times_differ() -> None:
+    assert are_steady([0.02] * 10)
+    assert are_steady([0.02] * 4 + [0.021, 0.022])
+    assert are_steady([0.02] * 9 + [5.0])  # the median knows nothing of one
+    assert not are_steady([0.02, 0.04] * 5)  # as beside another program
+    assert not are_steady([0.1] * 4)  # too few
+    assert not are_steady([0.001] * 40)  # too short
 
 
 def test_what_is_given_is_not_measured(tmp_path: Path, measured: list[float]) -> None:
@@ -162,14 +156,8 @@ def test_real_processes_have_no_use_for_it(measured: list[float]) -> None:
 
 
 def test_a_run_that_goes_on_keeps_its_time(tmp_path: Path, measured: list[float]) -> None:
-    line = (
-        *RUN,
-        f"algo._target_={__name__}.Interrupted",
-        "~algo.overlap",
-        "~algo.backups",
-        "~algo.elastic",
-        "hydra.run.dir=run",
-    )
+    own = (f"algo._target_={__name__}.Interrupted", "~algo.overlap", "~algo.backups", "~algo.elastic")
+    line = (*RUN, *own, "hydra.run.dir=run")
     assert call(*line).status == 130
     assert summary(tmp_path / "run")["gradient_s"] == 1.0
     assert call(*line, "resume=run").status == 0
@@ -203,10 +191,9 @@ def test_without_gradients_it_is_that_of_a_gradient_all_the_same(tmp_path: Path)
     assert summary(tmp_path / "run")["time_s"] == summary(tmp_path / "run")["gradient_s"] > 0
 
 
-@pytest.mark.parametrize("command", [(), ("-m", "seed=0,1")])
-def test_a_model_whose_gradient_fails_needs_one(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_model_whose_gradient_fails_needs_one(tmp_path: Path) -> None:
     model = (f"model.target={__name__}.Failing", "model.arguments={in_features: 64, out_features: 10}")
-    result = call(*command, *RUN, "model=import", *model, "engine.gradients=none")
+    result = call("-m", "seed=0,1", *RUN, "model=import", *model, "engine.gradients=none")
     whose = "a gradient of Failing(in_features=64, out_features=10), batch 16, fp32"
     reason = f"{whose} cannot be measured: RuntimeError: no backward pass"
     assert result.status == 2
@@ -232,33 +219,26 @@ def test_what_depends_on_it_is_checked_once_it_is_known(monkeypatch: pytest.Monk
 OWN_MODEL = ("model=import", "model.target=a.B")
 
 
-@pytest.mark.parametrize(
-    ("options", "whose"),
-    [
+def test_a_time_of_other_gradients_is_said_to_be_one() -> None:
+    given = "cluster.gradient_s=1"
+    resnet = ("cluster=jin2016", "data=shapes", "data.channels=3", "model=resnet18")
+    for options, whose in (
         (("cluster=jin2016",), "resnet18, batch 32"),
-        (("cluster=jin2016", "data=shapes", "data.channels=3", "model=resnet18", "batch_size=32"), None),
-        (("cluster=jin2016", "data=shapes", "data.channels=3", "model=resnet18"), "resnet18, batch 32"),
+        ((*resnet, "batch_size=32"), None),
+        (resnet, "resnet18, batch 32"),
         (("cluster=jin2016", "cluster.gradient_s=null"), None),
         (("cluster=lian2017_5ms", "data=shapes", "model=resnet20", "precision=bf16"), None),
         (("experiment=lian2017_small",), "resnet20"),
-        (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, bf16'"), "mlp, batch 16, bf16"),
-        (("cluster.gradient_s=1", "cluster.gradient_of='mlp, batch 16, fp32'"), None),
-        (
-            ("cluster.gradient_s=1", "cluster.gradient_of='own, batch 16'", "model=import", "model.target=a.B"),
-            "own, batch 16",
-        ),
-        (
-            ("cluster.gradient_s=1", "cluster.gradient_of=own", "model=import", "model.target=a.B", "model.label=own"),
-            None,
-        ),
-        (("cluster.gradient_s=1",), None),
+        ((given, "cluster.gradient_of='mlp, batch 16, bf16'"), "mlp, batch 16, bf16"),
+        ((given, "cluster.gradient_of='mlp, batch 16, fp32'"), None),
+        ((given, "cluster.gradient_of='own, batch 16'", *OWN_MODEL), "own, batch 16"),
+        ((given, "cluster.gradient_of=own", *OWN_MODEL, "model.label=own"), None),
+        ((given,), None),
         ((), None),
-    ],
-)
-def test_a_time_of_other_gradients_is_said_to_be_one(options: tuple[str, ...], whose: str | None) -> None:
-    line = foreign_time(configure(composed(options)))
-    assert (line is None) == (whose is None)
-    assert line is None or f" has the gradient time of {whose}, but this run takes gradients of " in line
+    ):
+        line = foreign_time(configure(composed(options)))
+        assert (line is None) == (whose is None), options
+        assert line is None or f" has the gradient time of {whose}, but this run takes gradients of " in line
 
 
 def test_the_warning_is_one_line_of_the_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,25 +17,11 @@ from dsgd.record.lock import LOCK, locked
 from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from tests.support.command import call, marks
-from tests.support.long import all_long_but, long_but
 from tests.support.prefork import Prefork, Run
 
-AT_ONCE = 5
+AT_ONCE = 4
 RUN = ("experiment=quadratic", "algo=sync", "nodes=2", "eval.every_steps=10")
 SLOW = ("data._target_=tests.support.slow_gradients.SlowGradients",)
-
-
-@pytest.fixture(scope="module")
-def prefork_server() -> Iterator[Prefork]:
-    server = Prefork()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def prefork(prefork_server: Prefork) -> Iterator[Prefork]:
-    yield prefork_server
-    prefork_server.end()
 
 
 def at_once(prefork: Prefork, folder: Path, lines: Sequence[Sequence[str]]) -> list[Run]:
@@ -70,10 +56,9 @@ def only_one(runs: Sequence[Run], folder: Path) -> int:
     return done[0]
 
 
-@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
-def test_commands_at_once_make_one_run(prefork: Prefork, tmp_path: Path, engine: str) -> None:
+def test_commands_at_once_make_one_run(prefork: Prefork, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
-    options = (*RUN, "budget.steps=30", f"engine={engine}")
+    options = (*RUN, "budget.steps=30", "engine=dist")
     lines = [(*options, f"seed={seed}", f"hydra.run.dir={folder}") for seed in range(AT_ONCE)]
     winner = only_one(at_once(prefork, tmp_path, lines), folder)
     assert [mark["samples"] for mark in marks(folder)] == [0, 20, 40, 60]
@@ -91,13 +76,7 @@ def interrupted(run: Run) -> Run:
     return run
 
 
-@pytest.mark.parametrize(
-    ("engine", "resume"),
-    all_long_but(
-        [("sim", "auto")],
-        [(engine, resume) for engine in ("sim", "dist") for resume in ("auto", "folder")],
-    ),
-)
+@pytest.mark.parametrize(("engine", "resume"), [("sim", "auto"), ("dist", "folder")])
 def test_a_run_is_gone_on_with_once(prefork: Prefork, tmp_path: Path, engine: str, resume: str) -> None:
     folder = tmp_path / "run"
     options = (*RUN, *SLOW, "budget.steps=100", f"engine={engine}")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,93 +23,65 @@ from dsgd.runner.configuration import configure
 from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from dsgd.worker import Request
-from tests.support.command import wait_until
-from tests.support.long import all_long_but
+from tests.engine.dist.launch.test_torchrun import free_port, static
+from tests.support.prefork import Prefork, Run
 
-PATIENCE_S = 300  # nothing is measured with it
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
-BREAKING = """
-import torch
 
 class Samples:
+    """64 samples. SIGNAL: what rank 1 sends itself in the midst. BREAKS: after how many reads there are no more."""
+
     reads = 0
-    def __len__(self):
+
+    def __len__(self) -> int:
         return 64
-    def __getitem__(self, index):
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         Samples.reads += 1
-        if Samples.reads > 1000:
+        number, breaks = (int(os.environ.get(name, 0)) for name in ("SIGNAL", "BREAKS"))
+        if breaks and Samples.reads > breaks:
             raise OSError("a read too many")
-        return torch.ones(4) * index / 64, index % 2
-
-def sets():
-    return Samples(), Samples()
-"""
-
-
-INTERRUPTING = """
-import os
-import time
-
-import torch
-
-class Samples:
-    reads = 0
-    def __len__(self):
-        return 64
-    def __getitem__(self, index):
-        number = int(os.environ.get("SIGNAL", 0))
-        Samples.reads += 1
         if number and os.environ["RANK"] == "1" and Samples.reads > 250:  # fewer come before the first step
             time.sleep(0.01)  # the period between two sums of wishes has few such steps
             if Samples.reads == 300:
                 os.kill(os.getpid(), number)
         return torch.sin(torch.arange(4.0) * index), index % 2
 
-def sets():
+
+def sets() -> tuple[Samples, Samples]:
     return Samples(), Samples()
-"""
+
+
 # what decides a mark's numbers in an undisturbed run, and in one that resumed
 REPEATED = ("samples", "train_loss", "test_loss", "test_accuracy", "consensus_distance", "bytes_sent", "staleness_max")
 RESUMING = {
     "diloco": ("algo=diloco", "algo.tau=3"),
     "delayfree": ("algo=delayfree", "algo.tau=4", "optimizer=adamw", "optimizer.lr=0.01"),
-    "sgp": ("algo=sgp", "algo.overlap=2", "topology=one_peer_exponential"),
-    "choco": ("algo=choco",),
-    "sync": ("algo=sync",),
-    "noloco": ("algo=noloco", "algo.tau=3"),
 }
 
 
-def started(folder: Path, *overrides: str, killed: bool = False) -> list[tuple[int, str]]:
-    """Start two processes as torchrun does. Returns the exit status and standard error of each.
-
-    killed: rank 1 is, after the second mark."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    children = []
-    for rank in ("0", "1"):
-        launched = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1"}
-        line = [sys.executable, "-m", "dsgd.cli.run", "engine=torch", "nodes=2", f"hydra.run.dir={folder}", *overrides]
-        environment = {**os.environ, **launched, "MASTER_PORT": str(port)}
-        children.append(subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True))
-    try:
-        if killed:
-            metrics = folder / "metrics.jsonl"
-            wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 1, children[1])
-            children[1].kill()
-        errors = [child.communicate(timeout=PATIENCE_S)[1] for child in children]
-        return [(child.returncode, text) for child, text in zip(children, errors, strict=True)]
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+def started(prefork: Prefork, folder: Path, *overrides: str, **environment: str) -> list[Run]:
+    """Start two processes as torchrun does, and wait for their ends. Rank 0 has the record."""
+    line, port = ("engine=torch", "nodes=2", *overrides), free_port()
+    runs = []
+    for rank in (0, 1):
+        variables = {**static(rank, port), **environment}
+        question = {"arguments": [*line, f"hydra.run.dir={folder}"], "folder": f"{folder}{rank}"}
+        runs.append(Run(prefork, prefork.ask({**question, "environment": variables})["pid"], Path(f"{folder}{rank}")))
+    for run in runs:
+        run.wait()
+    return runs
 
 
-def test_torchrun_starts_a_run_over_process_groups_with_a_whole_record(tmp_path: Path) -> None:
+def statuses(runs: list[Run]) -> list[int | None]:
+    return [run.poll() for run in runs]
+
+
+def test_a_run_over_process_groups_has_a_whole_record(prefork: Prefork, tmp_path: Path) -> None:
     options = ("algo=delayfree", "optimizer=muon", "budget.epochs=null", "budget.steps=9", "eval.every_steps=3")
-    ended = started(tmp_path / "run", *options)
-    assert [status for status, _ in ended] == [0, 0], ended
+    runs = started(prefork, tmp_path / "run", *options)
+    assert statuses(runs) == [0, 0], runs[0].err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["status"], summary["engine"], summary["clock"]) == ("completed", "torch", "wall")
     assert (summary["steps"], summary["worker_steps"], summary["collective"]) == (9, [9, 9], "gloo")
@@ -162,32 +132,27 @@ def test_a_run_that_is_stopped_waits_for_what_it_has_sent(monkeypatch: pytest.Mo
     assert awaited == started != []
 
 
-@pytest.mark.parametrize(
-    ("algo", "number"),
-    all_long_but(
-        [("diloco", signal.SIGKILL)],
-        list(zip(RESUMING, (signal.SIGKILL, signal.SIGTERM) * len(RESUMING), strict=False)),
-    ),
-)
+@pytest.mark.parametrize(("algo", "number"), [("diloco", signal.SIGKILL), ("delayfree", signal.SIGTERM)])
 def test_a_run_that_was_killed_or_stopped_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algo: str, number: signal.Signals
+    prefork: Prefork, tmp_path: Path, algo: str, number: signal.Signals
 ) -> None:
     """Rank 1 gets the signal in the midst. A kill takes the steps since the latest checkpoint."""
-    (tmp_path / "interrupting.py").write_text(INTERRUPTING)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    data = ("data=import", "data.target=interrupting.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
-    budget = ("budget.steps=200", "budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=20")
+    data = ("data=import", f"data.target={__name__}.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
+    budget = ("budget.steps=120", "budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=20")
     options = (*RESUMING[algo], *data, *budget, "engine.checkpoint_every_s=0.01")
-    assert [status for status, _ in started(tmp_path / "whole", *options)] == [0, 0]
-    monkeypatch.setenv("SIGNAL", str(int(number)))
-    first = started(tmp_path / "run", *options)
-    assert [status for status, _ in first] == ([1, -9] if number == signal.SIGKILL else [130, 130]), first
+    assert statuses(started(prefork, tmp_path / "whole", *options)) == [0, 0]
+    first = started(prefork, tmp_path / "run", *options, SIGNAL=str(int(number)))
+    assert statuses(first) == ([1, -9] if number == signal.SIGKILL else [130, 130]), first[0].err
     header = read_header(tmp_path / "run" / NAME)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["status"] == ("failed" if number == signal.SIGKILL else "interrupted")
-    monkeypatch.delenv("SIGNAL")
-    resumed = started(tmp_path / "run", *options, "resume=auto")
-    assert [status for status, _ in resumed] == [0, 0], resumed
+    if number == signal.SIGKILL:
+        assert summary["error"].startswith("rank 0: ")
+        assert " at step " in summary["error"]
+        assert summary["error"] in first[0].err
+        assert "Traceback" not in first[0].err
+    resumed = started(prefork, tmp_path / "run", *options, "resume=auto")
+    assert statuses(resumed) == [0, 0], resumed[0].err
     whole, run = (marks(tmp_path / name) for name in ("whole", "run"))
     assert 0 < header["lines"] < len(whole)
     assert [[mark[key] for key in REPEATED] for mark in run] == [[mark[key] for key in REPEATED] for mark in whole]
@@ -200,51 +165,30 @@ def marks(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.long
-def test_a_rank_that_dies_ends_the_run_with_a_line_that_names_the_operation(tmp_path: Path) -> None:
-    budget = ("budget.epochs=1000", "eval.every_epochs=null", "eval.every_steps=20", "eval.train_samples=8")
-    (status, text), _ = started(tmp_path / "run", "algo=sync", *budget, killed=True)
-    assert status == 1
-    assert "Traceback" not in text
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["status"] == "failed"
-    assert summary["error"].startswith("rank 0: mean_gradient at step ")
-    assert summary["error"] in text
-
-
-@pytest.mark.long
-def test_data_that_break_while_a_run_trains_are_a_line_on_every_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "breaking.py").write_text(BREAKING)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    data = ("data=import", "data.target=breaking.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
-    ended = started(tmp_path / "run", "algo=sync", "budget.steps=400", "budget.epochs=null", *data)
-    for status, text in ended:
-        assert status == 1, text
-        assert "Traceback" not in text
-        assert "a read too many" in text or "failed" in text
+def test_data_that_break_while_a_run_trains_are_a_line_on_every_rank(prefork: Prefork, tmp_path: Path) -> None:
+    data = ("data=import", f"data.target={__name__}.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
+    line = ("algo=sync", "budget.steps=400", "budget.epochs=null", *data)
+    for run in started(prefork, tmp_path / "run", *line, BREAKS="1000"):
+        assert run.poll() == 1, run.err
+        assert "Traceback" not in run.err
+        assert "a read too many" in run.err or "failed" in run.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
+def test_what_cannot_run_over_process_groups_is_said_in_one_line() -> None:
+    for overrides, message in (
         ([], "^engine=torch must be started by torchrun or srun.*torchrun --nproc-per-node=2"),
         (["algo=gossip"], "^engine must be sim or dist with algo=gossip, got torch: its workers do not keep step"),
         (["algo=easgd"], "^engine must be sim or dist with algo=easgd, got torch: its workers ask a parameter server"),
-    ],
-)
-def test_what_cannot_run_over_process_groups_is_said_in_one_line(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_run(composed(["nodes=2", "engine=torch", *overrides]), overrides)
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plan_run(composed(["nodes=2", "engine=torch", *overrides]), overrides)
 
 
-@pytest.mark.parametrize("override", ["budget.time_s=5", "eval.every_time_s=1", "trace=true", "engine.gpus_per_node=2"])
-def test_a_key_that_engine_torch_does_not_serve_is_named(override: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_engine_torch_does_not_serve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(
-        ConfigError, match=rf"^{override.partition('=')[0]} must be .*engine=torch|^engine.gpus_per_node"
-    ):
-        plan_run(composed(["nodes=2", "engine=torch", override]), [override])
+    for override in ("budget.time_s=5", "eval.every_time_s=1", "trace=true", "engine.gpus_per_node=2"):
+        key = override.partition("=")[0]
+        with pytest.raises(ConfigError, match=rf"^{key} must be .*engine=torch|^engine.gpus_per_node"):
+            plan_run(composed(["nodes=2", "engine=torch", override]), [override])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from dsgd.problem.problem import build_problem
@@ -18,9 +17,8 @@ MEDIUM = ("model=resnet8", "batch_size=4")  # 3 million multiply-adds a gradient
 LARGE = ("model=mlp", "model.hidden=[1600,8000]", "nodes=2")
 
 
-@pytest.mark.parametrize(
-    ("options", "configured", "environment", "cores", "threads", "why"),
-    [
+def test_a_model_that_gains_by_more_threads_has_them() -> None:
+    for options, configured, environment, cores, threads, why in (
         (SMALL, 3, {"OMP_NUM_THREADS": "2"}, 4, 3, "as configured"),
         (SMALL, None, {"OMP_NUM_THREADS": "2,1"}, 4, 2, "as in OMP_NUM_THREADS"),
         (LARGE, None, {}, 1, 1, "on the only core"),
@@ -30,22 +28,13 @@ LARGE = ("model=mlp", "model.hidden=[1600,8000]", "nodes=2")
         ((*MEDIUM, "nodes=8"), None, {}, 4, 4, "each with gradients of its own: 3.01 million multiply-adds"),
         ((*MEDIUM, "nodes=3"), None, {}, 4, 3, "each with gradients of its own"),
         ((*LARGE, "engine.gradients=none"), None, {}, 4, 1, "as there are no gradients"),
-    ],
-)
-def test_a_model_that_gains_by_more_threads_has_them(
-    options: tuple[str, ...],
-    configured: int | None,
-    environment: dict[str, str],
-    cores: int,
-    threads: int,
-    why: str,
-) -> None:
-    run = experiment(*options)
-    chosen = choose_threads(configured, environment, cores, run, build_problem(run))
-    side_by_side = why.startswith("each")
-    assert chosen.side_by_side == threads
-    assert chosen.sharing == (1 if side_by_side else threads)
-    assert chosen.why.startswith(f"threads: {'up to ' if side_by_side else ''}{threads}, {why}")
+    ):
+        run = experiment(*options)
+        chosen = choose_threads(configured, environment, cores, run, build_problem(run))
+        side_by_side = why.startswith("each")
+        assert chosen.side_by_side == threads, why
+        assert chosen.sharing == (1 if side_by_side else threads), why
+        assert chosen.why.startswith(f"threads: {'up to ' if side_by_side else ''}{threads}, {why}")
 
 
 def test_work_is_that_of_the_layers_with_weights() -> None:

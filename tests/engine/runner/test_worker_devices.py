@@ -37,43 +37,41 @@ def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 ALONE = {"CUDA_VISIBLE_DEVICES": "2"}
 
 
-@pytest.mark.parametrize(
-    ("environment", "nodes", "wanted", "devices"),
-    [
-        # by hand
-        ({}, 4, None, {0: ["cuda:0"], 1: ["cuda:1"], 2: ["cuda:2"], 3: ["cuda:3"]}),
-        ({}, 2, 2, {0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}),
-        ({}, 5, None, {rank: ["cpu"] for rank in range(5)}),
-        ({}, 4, 0, {rank: ["cpu"] for rank in range(4)}),
-        ({"CUDA_VISIBLE_DEVICES": "1,3"}, 2, None, {0: ["cuda:0"], 1: ["cuda:1"]}),
-        # torchrun: all processes see all GPUs
-        (torchrun(2), 8, None, {6: ["cuda:2"]}),
-        (torchrun(1, CUDA_VISIBLE_DEVICES="1,3"), 8, None, {5: ["cpu"]}),
-        (torchrun(1, SLURM_GPUS_PER_TASK="4"), 8, None, {5: ["cuda:1"]}),  # one task of srun a machine is torchrun
-        # srun --gpus-per-node=4: likewise
-        (srun(3, SLURM_GPUS_ON_NODE="4"), 8, None, {7: ["cuda:3"]}),
-        # srun --gpus-per-task=1: each task sees its own, and calls it 0
-        (srun(2, SLURM_GPUS_PER_TASK="1", **ALONE), 8, None, {6: ["cuda:0"]}),
-        (srun(2, SLURM_TRES_PER_TASK="gres/gpu=1", **ALONE), 8, None, {6: ["cuda:0"]}),
-        (srun(2, SLURM_TRES_PER_TASK="gres/gpu=1", **ALONE), 8, 1, {6: ["cuda:0"]}),
-        (srun(2, SLURM_GPUS_PER_TASK="1", **ALONE), 8, 0, {6: ["cpu"]}),
-        (srun(1, SLURM_GPUS_PER_TASK="2", CUDA_VISIBLE_DEVICES="2,3"), 8, None, {5: ["cuda:0", "cuda:1"]}),
-        (srun(1, SLURM_GPUS_PER_TASK="2", CUDA_VISIBLE_DEVICES="2,3"), 8, 1, {5: ["cuda:0"]}),
-        (srun(2, SLURM_GPU_BIND="map_gpu:3,2,1,0", CUDA_VISIBLE_DEVICES="1"), 8, None, {6: ["cuda:0"]}),
-        # srun --gpus-per-task=1 --gpu-bind=none: all see all again
-        (srun(2, SLURM_GPUS_PER_TASK="1", SLURM_GPU_BIND="none"), 8, None, {6: ["cuda:2"]}),
-        (srun(2, CUDA_VISIBLE_DEVICES="NoDevFiles"), 8, None, {6: ["cpu"]}),
-    ],
-)
-def test_a_worker_s_devices(
-    environment: Mapping[str, str], nodes: int, wanted: int | None, devices: dict[int, list[str]]
-) -> None:
-    assert worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment) == devices
+DEVICES: list[tuple[Mapping[str, str], int, int | None, dict[int, list[str]]]] = [
+    # by hand
+    ({}, 4, None, {0: ["cuda:0"], 1: ["cuda:1"], 2: ["cuda:2"], 3: ["cuda:3"]}),
+    ({}, 2, 2, {0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}),
+    ({}, 5, None, {rank: ["cpu"] for rank in range(5)}),
+    ({}, 4, 0, {rank: ["cpu"] for rank in range(4)}),
+    ({"CUDA_VISIBLE_DEVICES": "1,3"}, 2, None, {0: ["cuda:0"], 1: ["cuda:1"]}),
+    # torchrun: all processes see all GPUs
+    (torchrun(2), 8, None, {6: ["cuda:2"]}),
+    (torchrun(1, CUDA_VISIBLE_DEVICES="1,3"), 8, None, {5: ["cpu"]}),
+    (torchrun(1, SLURM_GPUS_PER_TASK="4"), 8, None, {5: ["cuda:1"]}),  # one task of srun a machine is torchrun
+    # srun --gpus-per-node=4: likewise
+    (srun(3, SLURM_GPUS_ON_NODE="4"), 8, None, {7: ["cuda:3"]}),
+    # srun --gpus-per-task=1: each task sees its own, and calls it 0
+    (srun(2, SLURM_GPUS_PER_TASK="1", **ALONE), 8, None, {6: ["cuda:0"]}),
+    (srun(2, SLURM_TRES_PER_TASK="gres/gpu=1", **ALONE), 8, None, {6: ["cuda:0"]}),
+    (srun(2, SLURM_TRES_PER_TASK="gres/gpu=1", **ALONE), 8, 1, {6: ["cuda:0"]}),
+    (srun(2, SLURM_GPUS_PER_TASK="1", **ALONE), 8, 0, {6: ["cpu"]}),
+    (srun(1, SLURM_GPUS_PER_TASK="2", CUDA_VISIBLE_DEVICES="2,3"), 8, None, {5: ["cuda:0", "cuda:1"]}),
+    (srun(1, SLURM_GPUS_PER_TASK="2", CUDA_VISIBLE_DEVICES="2,3"), 8, 1, {5: ["cuda:0"]}),
+    (srun(2, SLURM_GPU_BIND="map_gpu:3,2,1,0", CUDA_VISIBLE_DEVICES="1"), 8, None, {6: ["cuda:0"]}),
+    # srun --gpus-per-task=1 --gpu-bind=none: all see all again
+    (srun(2, SLURM_GPUS_PER_TASK="1", SLURM_GPU_BIND="none"), 8, None, {6: ["cuda:2"]}),
+    (srun(2, CUDA_VISIBLE_DEVICES="NoDevFiles"), 8, None, {6: ["cpu"]}),
+]
 
 
-@pytest.mark.parametrize(
-    ("environment", "nodes", "wanted", "rule"),
-    [
+def test_a_worker_s_devices() -> None:
+    for environment, nodes, wanted, devices in DEVICES:
+        found = worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment)
+        assert found == devices, (environment, nodes, wanted)
+
+
+def test_more_gpus_than_there_are() -> None:
+    for environment, nodes, wanted, rule in (
         ({}, 3, 2, "engine.gpus_per_node must be <= 1 (4 GPUs, 3 workers here), got 2"),
         (torchrun(2), 8, 2, "engine.gpus_per_node must be <= 1 (4 GPUs, 4 workers here), got 2"),
         (
@@ -82,31 +80,24 @@ def test_a_worker_s_devices(
             2,
             "engine.gpus_per_node must be <= 1 (1 GPUs, for this task alone), got 2",
         ),
-    ],
-)
-def test_more_gpus_than_there_are(environment: Mapping[str, str], nodes: int, wanted: int, rule: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment)
-    assert str(caught.value) == rule
+    ):
+        with pytest.raises(ConfigError) as caught:
+            worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment)
+        assert str(caught.value) == rule
 
 
-@pytest.mark.parametrize(
-    ("environment", "nodes", "sharers", "gpus"),
-    [
+def test_workers_that_share_a_gpu() -> None:
+    for environment, nodes, sharers, shared in (
         ({}, 6, 2, [0, 0, 1, 1, 2, 2]),
         ({}, 3, 2, [0, 0, 1]),
         ({"CUDA_VISIBLE_DEVICES": "3"}, 4, 4, [0, 0, 0, 0]),
         (torchrun(3), 8, 4, [0]),
         (torchrun(3), 8, 2, [1]),
         (srun(3, SLURM_GPUS_PER_TASK="1", **ALONE), 8, 4, [0]),
-    ],
-)
-@pytest.mark.parametrize("wanted", [None, 1])
-def test_workers_that_share_a_gpu(
-    environment: Mapping[str, str], nodes: int, sharers: int, gpus: list[int], wanted: int | None
-) -> None:
-    options = EngineOptions(gpus_per_node=wanted, workers_per_gpu=sharers)
-    assert list(worker_devices(options, nodes, environment).values()) == [[f"cuda:{gpu}"] for gpu in gpus]
+    ):
+        for wanted in (None, 1):
+            options = EngineOptions(gpus_per_node=wanted, workers_per_gpu=sharers)
+            assert list(worker_devices(options, nodes, environment).values()) == [[f"cuda:{gpu}"] for gpu in shared]
 
 
 def test_too_many_workers_to_share_the_gpus() -> None:
@@ -115,29 +106,16 @@ def test_too_many_workers_to_share_the_gpus() -> None:
         worker_devices(EngineOptions(gpus_per_node=1, workers_per_gpu=2), 9, {})
 
 
-@pytest.mark.parametrize(
-    ("options", "rule"),
-    [
-        ({"workers_per_gpu": 0}, "workers_per_gpu must be >= 1, got 0"),
-        (
-            {"workers_per_gpu": 2, "gpus_per_node": 2},
-            "gpus_per_node must be 1 or null where workers_per_gpu = 2 share one, got 2",
-        ),
-    ],
-)
-def test_sharing_that_is_none(options: dict[str, int], rule: str) -> None:
-    with pytest.raises(ValueError, match=f"^{rule}$"):
-        EngineOptions(**options)  # pyright: ignore[reportArgumentType]
+def test_sharing_that_is_none() -> None:
+    shared = "gpus_per_node must be 1 or null where workers_per_gpu = 2 share one, got 2"
+    with pytest.raises(ValueError, match=r"^workers_per_gpu must be >= 1, got 0$"):
+        EngineOptions(workers_per_gpu=0)
+    with pytest.raises(ValueError, match=f"^{shared}$"):
+        EngineOptions(workers_per_gpu=2, gpus_per_node=2)
 
 
-@pytest.mark.parametrize(
-    ("devices", "shared", "text"),
-    [
-        ({0: ["cpu"], 1: ["cpu"]}, True, "the CPU"),
-        ({3: ["cuda:0"]}, False, "cuda:0"),
-        ({0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}, False, "cuda:0 to cuda:3"),
-        ({3: ["cuda:0"]}, True, "cuda:0, which they share; sums over all go through the CPU"),
-    ],
-)
-def test_a_run_says_on_which_devices_it_computes(devices: dict[int, list[str]], shared: bool, text: str) -> None:
-    assert described(devices, shared) == text
+def test_a_run_says_on_which_devices_it_computes() -> None:
+    assert described({0: ["cpu"], 1: ["cpu"]}, True) == "the CPU"
+    assert described({3: ["cuda:0"]}, False) == "cuda:0"
+    assert described({0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}, False) == "cuda:0 to cuda:3"
+    assert described({3: ["cuda:0"]}, True) == "cuda:0, which they share; sums over all go through the CPU"

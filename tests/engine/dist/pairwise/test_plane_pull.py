@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 
 from dsgd.engines.dist.pairwise.wire import HEADER, Frame, Kind, Status, as_bytes
 from tests.support.planes import (
@@ -161,6 +163,43 @@ def test_an_answer_that_breaks_the_protocol_is_unreachable_and_logged() -> None:
             a.connect([None, (HOST, port)])
             assert reason in failure(a.pull(1)).reason
         assert any(reason in line.lower() for line in lines)
+
+
+@contextmanager
+def slow_relay(port: int) -> Iterator[int]:
+    """Yield the port of a network that delivers 16 KiB every 20 ms in both directions."""
+    with ExitStack() as stack, ThreadPoolExecutor(2) as threads:
+        listening = stack.enter_context(socket.socket())
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        listening.bind((HOST, 0))
+        listening.listen()
+
+        def forward(source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(1 << 14):
+                    target.sendall(data)
+                    time.sleep(0.02)
+                target.shutdown(socket.SHUT_RDWR)
+
+        def work() -> None:
+            client = stack.enter_context(listening.accept()[0])
+            server = stack.enter_context(socket.create_connection((HOST, port)))
+            threads.submit(forward, server, client)
+            forward(client, server)
+
+        threads.submit(work)
+        yield listening.getsockname()[1]
+
+
+def test_a_slow_network_that_still_delivers_does_not_fail() -> None:
+    """A megabyte takes longer than the patience both ways; a pushed one is in the kernel long before it arrives."""
+    length = 1 << 17
+    with plane(1, 2, length) as b, slow_relay(b.port) as port, plane(0, 2, length, patience_s=1.0) as a:
+        b.publish(constant(3, length), 0)
+        a.connect([None, (HOST, port)])
+        assert a.push(1, constant(2, length), 0).result(LIMIT_S)
+        assert value(a.pull(1).result(LIMIT_S).vector) == 3
+        assert value(b.inbox()[0][0]) == 2
 
 
 def test_a_slow_reader_keeps_nobody_waiting() -> None:
