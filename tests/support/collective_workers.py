@@ -1,8 +1,5 @@
 """Workers in processes of their own, forked like those of the engine, that check what only several can.
 
-    python -m tests.support.collective_workers FOLDER NODES [torch]
-
-torch: by process groups of gloo, else by rings.
 Worker i writes the name of every property that held to FOLDER/i. A worker that fails or hangs writes no further names.
 """
 
@@ -10,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -269,13 +265,7 @@ def work(folder: Path, rank: int, nodes: int, by_torch: bool) -> None:
         print("leaving", file=held)
 
 
-def main() -> None:
-    folder, nodes = Path(sys.argv[1]), int(sys.argv[2])
-    by_torch = sys.argv[3:] == ["torch"]
-    pids = forked(nodes, lambda rank: work(folder, rank, nodes, by_torch))
-    for pid in pids:
+def carry_out(folder: Path, nodes: int, by_torch: bool) -> None:
+    """Fork the workers, and wait for their ends."""
+    for pid in forked(nodes, lambda rank: work(folder, rank, nodes, by_torch)):
         os.waitpid(pid, 0)
-
-
-if __name__ == "__main__":
-    main()

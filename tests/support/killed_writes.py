@@ -1,9 +1,9 @@
 """Runs that are killed at each of their writes in turn, and go on.
 
-    python -m tests.support.killed_writes FOLDER ARGUMENT... [--extend OVERRIDE...]
+    python -m tests.support.killed_writes FOLDER STEP ARGUMENT... [--extend OVERRIDE...]
 
-Types `dsgd-run ARGUMENT... resume=auto hydra.run.dir=FOLDER/N/run` for N = 2, 3, ...; the process that is about to put
-a file in its place, to remove one, or has just done so, kills itself the N-th time. What is left is copied to
+Types `dsgd-run ARGUMENT... resume=auto hydra.run.dir=FOLDER/N/run` for N = 2, 2 + STEP, ...; the process that is about
+to put a file in its place, to remove one, or has just done so, kills itself the N-th time. What is left is copied to
 FOLDER/N/killed, and the same line typed again; if there had been a checkpoint, there is a file FOLDER/N/had. Ends with
 the first N at which nothing is killed any more. Prints a line of JSON for each N: the exit statuses, and what the
 second command printed.
@@ -96,13 +96,13 @@ def main() -> None:
     import dsgd.engines.sim.simulated  # noqa: F401
 
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
-    top, arguments = Path(sys.argv[1]), sys.argv[2:]
+    top, step, arguments = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     end = arguments.index(EXTEND) if EXTEND in arguments else len(arguments)
     beginning, overrides = arguments[:end], arguments[end + 1 :]
     if overrides:
         said = top / "said"
         assert run([*beginning, f"hydra.run.dir={top / 'first'}"], 0, top, said) == 0, said.read_text()
-    for number in range(2, LIMIT):
+    for number in range(2, LIMIT, step):
         folder = top / str(number)
         folder.mkdir()
         said = folder / "said"

@@ -81,13 +81,17 @@ class Run:
 
 
 class Prefork:
-    """Starts the forking process and sends it command lines."""
+    """Starts the forking process and sends it command lines. before: the command that starts it in its turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = ()) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.prefork"], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1
-        )
+        line = [*before, sys.executable, "-m", "tests.support.prefork"]
+        self._process = subprocess.Popen(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+
+    @property
+    def root(self) -> Path:
+        """The root of the file systems that its processes see."""
+        return Path(f"/proc/{self._process.pid}/root")
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

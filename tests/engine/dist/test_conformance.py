@@ -72,6 +72,36 @@ def assert_crossings_are_those_of_the_marks(run: Run) -> None:
     assert run.summary["stable_crossing_s"] == (None if found.stable is None else found.stable.time_s)
 
 
+def assert_trace_has_disjoint_spans(run: Run, algo: str) -> None:
+    """A row for each worker and server, from the start to the end. The gradients of the budget's steps are spans; whose
+    they are is free, but in lock-step."""
+    servers = prepared(*QUADRATIC, f"algo={algo}").algo.servers
+    names: dict[int, str] = {}
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in json.loads((run.folder / "trace.json").read_text())["traceEvents"]:
+        if event["ph"] == "M":
+            names[event["tid"]] = event["args"]["name"]
+        else:
+            rows[event["tid"]].append(event)
+    gradients: dict[str, int] = {}
+    wanted = [f"worker {i}" for i in range(NODES)] + [f"server {i}" for i in range(servers)]
+    assert sorted(names.values()) == sorted(wanted)
+    end = run.summary["time_s"] * 1e6
+    for row, name in names.items():
+        spans = sorted(rows[row], key=lambda span: span["ts"])
+        assert all(span["dur"] > 0 for span in spans)
+        assert spans[0]["ts"] == pytest.approx(0, abs=1)
+        assert spans[-1]["ts"] + spans[-1]["dur"] == pytest.approx(end, rel=1e-9)
+        for before, after in pairwise(spans):
+            assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
+        kinds = [span["cat"] for span in spans]
+        assert set(kinds) <= {"compute", "communication", "waiting"}
+        if name.startswith("worker"):
+            gradients[name] = kinds.count("compute")
+    assert sum(gradients.values()) >= STEPS * NODES
+    assert min(gradients.values()) >= (STEPS if is_lockstep(algo) else 0)
+
+
 @each_kind
 def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """The same fields at every mark, and in the summary but for three; the configuration; the environment. A budget of
@@ -80,7 +110,9 @@ def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, 
     Free workers overshoot it: they count their own steps at once and hear of the others' some 20 ms later, so for that
     long all go on, and longer where a process gets no processor. But nobody makes more steps than the whole budget has,
     whatever it hears: that much is certain, and asserted."""
-    run = completed(prefork, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000")
+    run = completed(
+        prefork, tmp_path / "run", *DIST, f"algo={algo}", "eval.every_steps=4", "data.dim=2000", "trace=true"
+    )
     simulated = simulate(*QUADRATIC, f"algo={algo}", "eval.every_steps=20")
     marks, summary = run.marks, run.summary
     assert all(mark.keys() == simulated.marks[0].keys() | BY_HOST for mark in marks)
@@ -101,6 +133,7 @@ def test_a_record_has_what_a_simulation_s_has(prefork: Prefork, tmp_path: Path, 
     assert json.loads((run.folder / "env.json").read_text())["python"]
     assert not (run.folder / "checkpoint.pt").exists()
     assert run.out.count("record: ") == 1
+    assert_trace_has_disjoint_spans(run, algo)
 
 
 @pytest.mark.parametrize("algo", ["sync", "gossip"])
@@ -130,7 +163,7 @@ def test_time_may_run_out_at_any_step_of_lock_step(prefork: Prefork, tmp_path: P
         assert run.summary["time_s"] == pytest.approx(limit_s)
 
 
-@each_kind
+@pytest.mark.parametrize("algo", ["sync", "easgd"])
 def test_the_target_stops_a_run(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Before its budget, at the first mark at which two of three had reached it, so that the middle one has."""
     options = ("budget.epochs=null", "budget.steps=100000", "eval.every_epochs=null", "eval.every_steps=5")
@@ -152,38 +185,6 @@ def test_a_loss_stops_a_run_and_its_crossing_is_that_of_the_marks(prefork: Prefo
     assert run.marks[-3]["time_s"] < run.summary["time_to_target_s"] <= run.marks[-2]["time_s"]
     assert run.summary["target_loss"] == 0.5
     assert_crossings_are_those_of_the_marks(run)
-
-
-@pytest.mark.parametrize("algo", ["delayfree", "easgd"])
-def test_a_trace_has_a_row_per_node_of_disjoint_spans(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    """Workers and servers; from the start to the end. The gradients of the budget's steps are spans; whose they are is
-    free, but in lock-step."""
-    run = completed(prefork, tmp_path / "run", *DIST, f"algo={algo}", "trace=true", "eval.every_steps=20")
-    servers = prepared(*QUADRATIC, f"algo={algo}").algo.servers
-    names: dict[int, str] = {}
-    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for event in json.loads((run.folder / "trace.json").read_text())["traceEvents"]:
-        if event["ph"] == "M":
-            names[event["tid"]] = event["args"]["name"]
-        else:
-            rows[event["tid"]].append(event)
-    gradients: dict[str, int] = {}
-    wanted = [f"worker {i}" for i in range(NODES)] + [f"server {i}" for i in range(servers)]
-    assert sorted(names.values()) == sorted(wanted)
-    end = run.summary["time_s"] * 1e6
-    for row, name in names.items():
-        spans = sorted(rows[row], key=lambda span: span["ts"])
-        assert all(span["dur"] > 0 for span in spans)
-        assert spans[0]["ts"] == pytest.approx(0, abs=1)
-        assert spans[-1]["ts"] + spans[-1]["dur"] == pytest.approx(end, rel=1e-9)
-        for before, after in pairwise(spans):
-            assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
-        kinds = [span["cat"] for span in spans]
-        assert set(kinds) <= {"compute", "communication", "waiting"}
-        if name.startswith("worker"):
-            gradients[name] = kinds.count("compute")
-    assert sum(gradients.values()) >= STEPS * NODES
-    assert min(gradients.values()) >= (STEPS if is_lockstep(algo) else 0)
 
 
 def test_statistics_of_batch_norm_can_be_recalibrated(prefork: Prefork, tmp_path: Path) -> None:

@@ -6,23 +6,17 @@ import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import PATIENCE_S, environment, typed
-from tests.support.long import long_but
+from tests.support.command import environment
+from tests.support.prefork import Prefork
 
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
-# Mounts a small file system at ./disk, which nobody else sees, types the command, and copies what is left.
-SCRIPT = """
-mount -t tmpfs -o size={size} tmpfs disk || exit 77
-{command} 2> err
-status=$?
-cp -a disk/run left
-exit $status
-"""
-SMALL = "dsgd-run experiment=quadratic algo=sync nodes=2 hydra.run.dir=disk/run"
+SIZES = {"mark": "128k", "trace": "128k", "beginning": "8k", "record": "20k"}  # of the disk of each run
+SMALL = ("dsgd-run", "experiment=quadratic", "algo=sync", "nodes=2", "hydra.run.dir=disk/run")
 
 
 def can_mount() -> bool:
@@ -33,20 +27,39 @@ def can_mount() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-pytestmark = pytest.mark.skipif(not can_mount(), reason="needs user and mount namespaces")
+@pytest.fixture(scope="module")
+def on_small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., tuple[int, str, Path]]]:
+    """Types a line where ./disk has the size of this name. Returns the exit status, what it printed to stderr, and the
+    record. The disks are seen by what a process forks that has mounted them, and by nobody else."""
+    if not can_mount():
+        pytest.skip("needs user and mount namespaces")
+    top = tmp_path_factory.mktemp("disks")
+    mounts = []
+    for name, size in SIZES.items():
+        (top / name / "disk").mkdir(parents=True)
+        mounts.append(f"mount -t tmpfs -o size={size} tmpfs {shlex.quote(str(top / name / 'disk'))} || exit 77")
+    script = "; ".join([*mounts, 'exec "$@"'])
+    server = Prefork((*UNSHARE, "sh", "-c", script, "sh"))
+
+    def typed(name: str, *options: str) -> tuple[int, str, Path]:
+        status, _, err = server.shell([*SMALL, *options], top / name, environment())
+        return status, err, server.root / (top / name / "disk" / "run").relative_to("/")
+
+    yield typed
+    server.close()
 
 
-def on_small_disk(folder: Path, size: str, line: str) -> tuple[int, str, Path]:
-    """Type a line where ./disk has this size. Returns the exit status, what it printed to stderr, the record left."""
-    (folder / "disk").mkdir()
-    script = SCRIPT.format(size=size, command=shlex.join(typed(line)))
-    command = [*UNSHARE, "sh", "-c", script]
-    ended = subprocess.run(command, cwd=folder, env=environment(), timeout=PATIENCE_S, check=False)
-    return ended.returncode, (folder / "err").read_text(), folder / "left"
+Typed = Callable[..., tuple[int, str, Path]]
+
+
+def told(record: Path) -> str:
+    """Return the line that a run ends with whose record cannot be written."""
+    folder = Path("/", *record.parts[4:])  # as the run sees it
+    return f"the record in {folder} cannot be written: No space left on device"
 
 
 def assert_failed(status: int, err: str, record: Path) -> None:
-    line = f"the record in {record.parent}/disk/run cannot be written: No space left on device"
+    line = told(record)
     assert status == 1, err
     assert err.splitlines().count(line) == 1, err
     assert "Traceback" not in err
@@ -59,36 +72,31 @@ def assert_failed(status: int, err: str, record: Path) -> None:
     assert not list(record.glob("*.partial"))
 
 
-@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
-def test_a_mark_that_does_not_fit_ends_the_run(tmp_path: Path, engine: str) -> None:
-    ended = on_small_disk(tmp_path, "128k", f"{SMALL} engine={engine} budget.steps=100000 eval.every_steps=1")
-    assert_failed(*ended)
-    assert (tmp_path / "left" / "metrics.jsonl").stat().st_size > 50_000
+def test_a_mark_that_does_not_fit_ends_the_run(on_small_disk: Typed) -> None:
+    status, err, record = on_small_disk("mark", "engine=dist", "budget.steps=100000", "eval.every_steps=1")
+    assert_failed(status, err, record)
+    assert (record / "metrics.jsonl").stat().st_size > 50_000
 
 
-@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
-def test_a_trace_that_does_not_fit_ends_the_run(tmp_path: Path, engine: str) -> None:
-    line = f"{SMALL} engine={engine} budget.steps=1000 eval.every_steps=1000 trace=true"
-    ended = on_small_disk(tmp_path, "128k", line)
-    assert_failed(*ended)
-    assert not (tmp_path / "left" / "trace.json").exists()
+def test_a_trace_that_does_not_fit_ends_the_run(on_small_disk: Typed) -> None:
+    line = ("engine=sim", "budget.steps=1000", "eval.every_steps=1000", "trace=true")
+    status, err, record = on_small_disk("trace", *line)
+    assert_failed(status, err, record)
+    assert not (record / "trace.json").exists()
 
 
-@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
-def test_a_disk_that_is_full_from_the_beginning_refuses_the_run(tmp_path: Path, engine: str) -> None:
-    status, err, record = on_small_disk(tmp_path, "8k", f"{SMALL} engine={engine}")
-    folder = tmp_path / "disk" / "run"
+def test_a_disk_that_is_full_from_the_beginning_refuses_the_run(on_small_disk: Typed) -> None:
+    status, err, record = on_small_disk("beginning", "engine=sim")
+    folder = Path("/", *record.parts[4:])
     line = f"hydra.run.dir must be a folder that can be written, got {folder} (No space left on device)\n"
     assert (status, err) == (2, line)
     assert not record.exists()
 
 
-@pytest.mark.parametrize("engine", long_but(["dist"], ["sim", "dist"]))
-def test_a_disk_without_room_for_a_record_fails_the_run(tmp_path: Path, engine: str) -> None:
+def test_a_disk_without_room_for_a_record_fails_the_run(on_small_disk: Typed) -> None:
     """The first files fit, and the last of them does not."""
-    status, err, record = on_small_disk(tmp_path, "20k", f"{SMALL} engine={engine}")
-    line = f"the record in {tmp_path}/disk/run cannot be written: No space left on device"
+    status, err, record = on_small_disk("record", "engine=dist")
     assert status == 1, err
-    assert err.splitlines().count(line) == 1, err
+    assert err.splitlines().count(told(record)) == 1, err
     assert "Traceback" not in err
     assert not (record / "summary.json").exists()

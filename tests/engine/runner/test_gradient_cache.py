@@ -57,8 +57,7 @@ def test_the_same_command_has_the_same_times_and_says_when_they_were_measured(tm
 
 
 def test_what_a_time_depends_on_has_a_time_of_its_own_and_the_rest_shares_it(cache: Path) -> None:
-    shared = ("seed=1",), ("algo=gossip",), ("nodes=4",), ("optimizer.lr=0.5",), ("engine.gradients=loop",)
-    for line in ((), *shared):
+    for line in ((), ("seed=1", "algo=gossip", "nodes=4", "optimizer.lr=0.5", "engine.gradients=loop")):
         assert measured_gradient_s(configure(composed([*RUN, *line]))) > 0
     assert len(list(cache.iterdir())) == 1
     for count, line in enumerate(("model.hidden=[7]", "batch_size=4", "precision=fp64", "data=shapes"), start=2):

@@ -1,4 +1,6 @@
-"""A run is killed at every one of its writes: what it leaves goes on, or says that nothing is left to do."""
+"""A run is killed at a third of its writes: what it leaves goes on, or says that nothing is left to do.
+
+`tests/system/dist/test_killed_writes.py` kills it at every one, and in real processes."""
 
 from __future__ import annotations
 
@@ -8,12 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header
 from dsgd.record.reader import find_runs, read_status
 from tests.support.command import call
-from tests.support.long import further_but
 
 PATIENCE_S = 500  # after which a test gives up; nothing is measured with it
 ROOT = Path(__file__).parents[3]
@@ -30,39 +29,20 @@ def is_held(folder: Path) -> bool:
     return True
 
 
-def killed(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+def killed(folder: Path, step: int, *arguments: str) -> list[dict[str, Any]]:
     """What tests/support/killed_writes.py says of its kills."""
-    line = [sys.executable, "-m", "tests.support.killed_writes", str(folder), *arguments]
+    line = [sys.executable, "-m", "tests.support.killed_writes", str(folder), str(step), *arguments]
     ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(text) for text in ended.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("engine", further_but((), ["sim", "dist"]))
-def test_a_run_that_is_killed_while_it_is_extended_never_claims_what_is_not_so(tmp_path: Path, engine: str) -> None:
-    """Its record says completed only with all steps of the configuration beside it, and so does the exit status."""
-    line = [*RUN, f"engine={engine}", "engine.keep_checkpoint=true"]
-    claims = set[tuple[int, int]]()
-    for kill in killed(tmp_path, *line, "--extend", "budget.steps=4"):
-        folder = tmp_path / str(kill["number"])
-        assert is_held(folder / "killed"), f"there is nothing to go on from: {kill}"
-        (left,) = find_runs([folder / "killed"])
-        if left.status == "completed":
-            assert left.final("steps") == left.setting("budget.steps"), kill
-            claims.add((left.setting("budget.steps"), kill["first"]))
-        assert kill["second"] == 0 or "which is completed, got the same" in kill["said"], kill
-        (run,) = find_runs([folder / "run"])
-        assert (run.status, run.setting("budget.steps"), run.final("steps")) == ("completed", 4, 4), kill
-        assert run.final("extended") == [{**run.setting("budget"), "steps": 2}], kill
-        assert [mark["samples"] for mark in run.metrics] == [0, 2, 4, 6, 8], kill
-    killed_status = -9 if engine == "sim" else 1
-    assert (2, killed_status) in claims  # it was not yet touched: the first kill is before the first write
-    assert claims <= {(2, killed_status), (4, 0), (4, -9)}
+def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path) -> None:
+    assert_goes_on_after_kills(tmp_path, "sim", step=3)
 
 
-@pytest.mark.parametrize("engine", further_but(["sim"], ["sim", "dist"]))
-def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path, engine: str) -> None:
-    kills = killed(tmp_path, *RUN, f"engine={engine}", OFTEN)
+def assert_goes_on_after_kills(tmp_path: Path, engine: str, step: int) -> None:
+    kills = killed(tmp_path, step, *RUN, f"engine={engine}", OFTEN)
     left_over = []
     for kill in kills:
         folder = tmp_path / str(kill["number"])

@@ -138,8 +138,8 @@ def test_a_run_that_was_killed_or_stopped_goes_on_to_the_same_bits(
 ) -> None:
     """Rank 1 gets the signal in the midst. A kill takes the steps since the latest checkpoint."""
     data = ("data=import", f"data.target={__name__}.sets", "data.classes=2", "data.decode=each_read", "batch_size=4")
-    budget = ("budget.steps=120", "budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=20")
-    options = (*RESUMING[algo], *data, *budget, "engine.checkpoint_every_s=0.01")
+    budget = ("budget.steps=100", "budget.epochs=null", "eval.every_epochs=null", "eval.every_steps=20")
+    options = (*RESUMING[algo], *data, *budget, "engine.checkpoint_every_s=0.03")
     assert statuses(started(prefork, tmp_path / "whole", *options)) == [0, 0]
     first = started(prefork, tmp_path / "run", *options, SIGNAL=str(int(number)))
     assert statuses(first) == ([1, -9] if number == signal.SIGKILL else [130, 130]), first[0].err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dsgd.record.checkpoint_file import NAME, read_header
 from tests.engine.dist.test_resume import interrupted
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems
@@ -151,3 +152,15 @@ def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tm
     assert (found["samples"], found["steps"]) == (3 * wanted["steps"], wanted["steps"])
     marks = zip(*(results(run.run.marks[:-1])[:-1] for run in (resumed, expected)), strict=False)
     assert all(mine == theirs for mine, theirs in marks)
+
+
+def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path) -> None:
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", BUDGET, SILENT)
+    os.kill(watched.wait_for_marks()["coordinator"], signal.SIGSTOP)
+    assert watched.run.wait() == 1
+    watched.assert_nothing_left()
+    assert f"the coordinator has been silent for {SILENCE_S:g} s" in watched.run.err.splitlines()
+    assert "Traceback" not in watched.run.err
+    assert not (watched.run.folder / "summary.json").exists()
+    assert read_header(watched.run.folder / NAME)["lines"] > 0
+    resume(prefork, watched).assert_ends("completed", 0)

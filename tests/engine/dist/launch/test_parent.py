@@ -18,9 +18,8 @@ import pytest
 from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
 from dsgd.engines.dist.launch.parent import Parent
 from dsgd.host.signals import StopRequests, signal_pipe
-from dsgd.record.checkpoint_file import NAME, read_header
 from tests.support.prefork import Prefork
-from tests.support.watched_run import BUDGET, FREE_RUNNING, LONG, SILENCE_S, SILENT, resume, start
+from tests.support.watched_run import FREE_RUNNING, LONG, SILENCE_S, start
 
 PATIENCE_S = 100  # after which a test gives up; nothing is measured with it
 
@@ -144,18 +143,6 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
         assert parent.status is None
         assert parent.supervise(over, lambda: None) == -signal.SIGKILL
         assert parent.status == "failed"
-
-
-def test_a_coordinator_that_is_stopped_for_good_ends_the_run(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["gossip"], "nodes=3", BUDGET, SILENT)
-    os.kill(watched.wait_for_marks()["coordinator"], signal.SIGSTOP)
-    assert watched.run.wait() == 1
-    watched.assert_nothing_left()
-    assert f"the coordinator has been silent for {SILENCE_S:g} s" in watched.run.err.splitlines()
-    assert "Traceback" not in watched.run.err
-    assert not (watched.run.folder / "summary.json").exists()
-    assert read_header(watched.run.folder / NAME)["lines"] > 0
-    resume(prefork, watched).assert_ends("completed", 0)
 
 
 def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from dsgd.engines.dist.worker.averaging import (
     join_groups,
     join_rings,
 )
-from tests.support.collective_workers import CHECKS
+from tests.support.collective_workers import CHECKS, carry_out
 from tests.support.planes import HOST, plane
 
 GUARD_S = 120  # against hanging
@@ -29,11 +27,10 @@ CPU = torch.device("cpu")
 def test_what_only_several_workers_can_show_holds_in_all_of_them(sums: str, tmp_path: Path) -> None:
     """In three real processes, whose sums are dsgd's or torch's. The last one dies: what the others wait for fails, and
     they still compute, and leave."""
-    command = [sys.executable, "-m", "tests.support.collective_workers", str(tmp_path), "3", sums]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=GUARD_S, cwd=Path(__file__).parents[4])
+    carry_out(tmp_path, 3, by_torch=sums == "torch")
     held = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
     together = [check.__name__ for check in CHECKS] + ["joining_again"]
-    assert held == [[*together, "silence", "leaving"]] * 2 + [together], run.stderr
+    assert held == [[*together, "silence", "leaving"]] * 2 + [together]
 
 
 def test_alone_the_mean_of_a_vector_is_the_vector() -> None:
