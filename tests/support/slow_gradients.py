@@ -18,6 +18,8 @@ from torch import Tensor
 from dsgd.data.quadratic import Quadratic
 from dsgd.data.quadratic_loss import QuadraticData
 
+FORK_S, SYNC_S = 0.3, 2.5
+
 
 @dataclass(frozen=True)
 class SlowGradients(Quadratic):
@@ -54,6 +56,30 @@ class Handover(SlowGradients):
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
         return HandoverData(self, nodes, seed, dtype)
+
+
+@dataclass(frozen=True)
+class SlowForks(SlowGradients):
+    """The quadratics, after whose loading every fork takes a while, so that a signal can come in its midst."""
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
+        os.register_at_fork(after_in_parent=lambda: time.sleep(FORK_S))
+        return super().load(nodes, batch_size, seed, dtype)
+
+
+@dataclass(frozen=True)
+class SlowDisk(SlowGradients):
+    """The quadratics, after whose loading every flush to the disk takes a while."""
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
+        sync = os.fsync
+
+        def slow(descriptor: int) -> None:
+            time.sleep(SYNC_S)
+            sync(descriptor)
+
+        os.fsync = slow
+        return super().load(nodes, batch_size, seed, dtype)
 
 
 class SlowData(QuadraticData):

@@ -264,61 +264,6 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Sync(Observed, sync.Sync):
-    pass
-
-
-@dataclass(frozen=True)
-class DPSGD(Observed, dpsgd.DPSGD):
-    pass
-
-
-@dataclass(frozen=True)
-class Compressed(Observed, compressed.Compressed):
-    pass
-
-
-@dataclass(frozen=True)
-class Corrected(Observed, corrected.Corrected):
-    pass
-
-
-@dataclass(frozen=True)
-class CHOCO(Observed, choco.CHOCO):
-    pass
-
-
-@dataclass(frozen=True)
-class DelayFree(Observed, delayfree.DelayFree):
-    pass
-
-
-@dataclass(frozen=True)
-class LocalSGD(Observed, localsgd.LocalSGD):
-    pass
-
-
-@dataclass(frozen=True)
-class DiLoCo(Observed, diloco.DiLoCo):
-    pass
-
-
-@dataclass(frozen=True)
-class Streaming(Observed, streaming.Streaming):
-    pass
-
-
-@dataclass(frozen=True)
-class SPARTA(Observed, sparta.SPARTA):
-    pass
-
-
-@dataclass(frozen=True)
-class NoLoCo(Observed, noloco.NoLoCo):
-    pass
-
-
-@dataclass(frozen=True)
 class ADPSGD(Observed, adpsgd.ADPSGD):
     def answer(self, worker: Worker, v: Tensor) -> Tensor:
         """Answer, and write down x, which may change so after the end."""
@@ -331,59 +276,13 @@ class ADPSGD(Observed, adpsgd.ADPSGD):
         return y
 
 
-@dataclass(frozen=True)
-class Relay(Observed, relay.Relay):
-    pass
-
-
-@dataclass(frozen=True)
-class SGP(Observed, sgp.SGP):
-    pass
-
-
-@dataclass(frozen=True)
-class Gossip(Observed, gossip.Gossip):
-    pass
-
-
-@dataclass(frozen=True)
-class EASGD(Observed, easgd.EASGD):
-    pass
-
-
-@dataclass(frozen=True)
-class Downpour(Observed, downpour.Downpour):
-    pass
-
-
-@dataclass(frozen=True)
-class Decoupled(Observed, decoupled.Decoupled):
-    pass
-
-
-@dataclass(frozen=True)
-class AsyncDiLoCo(Observed, asyncdiloco.AsyncDiLoCo):
-    pass
-
-
-OBSERVED = (
-    Sync,
-    DPSGD,
-    ADPSGD,
-    Compressed,
-    Corrected,
-    CHOCO,
-    Relay,
-    SGP,
-    DelayFree,
-    LocalSGD,
-    DiLoCo,
-    Streaming,
-    SPARTA,
-    NoLoCo,
-)
-OBSERVED += (Gossip, EASGD, Downpour, AsyncDiLoCo, Decoupled)
-CLASSES = {cls.__name__.lower(): cls for cls in OBSERVED}
+CLASSES: dict[str, type] = {"adpsgd": ADPSGD}
+ALGORITHMS = (sync.Sync, dpsgd.DPSGD, compressed.Compressed, corrected.Corrected, choco.CHOCO, relay.Relay, sgp.SGP)
+ALGORITHMS += (delayfree.DelayFree, localsgd.LocalSGD, diloco.DiLoCo, streaming.Streaming, sparta.SPARTA, noloco.NoLoCo)
+ALGORITHMS += (gossip.Gossip, easgd.EASGD, downpour.Downpour, asyncdiloco.AsyncDiLoCo, decoupled.Decoupled)
+for algorithm in ALGORITHMS:
+    observed_class = type(algorithm.__name__, (Observed, algorithm), {"__module__": __name__})
+    CLASSES[algorithm.__name__.lower()] = globals()[algorithm.__name__] = dataclass(frozen=True)(observed_class)
 
 
 def observed(algo: str, folder: Path) -> tuple[str, ...]:

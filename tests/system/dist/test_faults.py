@@ -104,7 +104,7 @@ def test_a_worker_that_warms_up_for_longer_than_the_limit_is_not_silent(prefork:
 
 def test_a_slow_disk_counts_against_nobody(prefork: Prefork, tmp_path: Path) -> None:
     """The first files of the record take longer to be written than a member may be silent."""
-    slow = ("data._target_=tests.support.slow_disk.SlowDisk", "budget.steps=20", SILENT)
+    slow = ("data._target_=tests.support.slow_gradients.SlowDisk", "budget.steps=20", SILENT)
     watched = start(prefork, tmp_path / "run", "algo=sync", "nodes=2", *slow)
     watched.assert_ends("completed", 0)
     assert watched.run.summary["workers_lost"] == 0

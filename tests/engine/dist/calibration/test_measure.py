@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import re
 import socket
 import struct
-import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.engines.dist.calibration.measure import CHUNK_BYTES, Jitter, MeasuredLink, fit_jitter, measure_link
+from dsgd.engines.dist.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
 from dsgd.engines.sim.compute_time import Processor
 
 PATIENCE_S = 60
 DRAWS = 20_000
-HEADER_BYTES = struct.calcsize("<Bq")  # of what one end asks of the other
 
 
 def drawn(cv: float, distribution: str, count: int = DRAWS) -> list[float]:
@@ -87,64 +85,36 @@ def test_both_ends_of_a_link_get_the_same_numbers() -> None:
         assert far.recv(100) == b"still connected", "nothing is left in the stream"
 
 
-class Busy(socket.socket):
-    """The answering end on a machine that gets busier while it is measured: each transfer of an attempt at the first
-    rate takes longer for the other end than all before it, however small it is. attempts: that this happens to."""
-
-    attempts = math.inf
-
-    def __init__(self, fileno: int) -> None:
-        super().__init__(fileno=fileno)
-        self.received = 0
-        self.asked_s = self.longest_s = 0.0
-        self.confirmed_s = [math.inf, math.inf]  # of the last two transfers
-
-    def recv_into(self, buffer: memoryview) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        got = super().recv_into(buffer)
-        if self.received == 0:
-            self.asked_s = time.perf_counter()
-            self.longest_s = max(self.longest_s, self.asked_s - self.confirmed_s[0])
-        self.received += got
-        return got
-
-    def sendall(self, data: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if data == b".":
-            first = self.received == HEADER_BYTES + CHUNK_BYTES
-            if first:
-                self.attempts -= 1
-                self.longest_s = 0.0
-            if self.attempts >= 0 and self.received > HEADER_BYTES:
-                time.sleep(max(0.0, self.asked_s + self.longest_s + 0.001 - time.perf_counter()))
-            self.confirmed_s = [math.inf if first else self.confirmed_s[1], time.perf_counter()]
-            self.received = 0
-        super().sendall(data)
-
-
-def measured(seconds: float, busy_attempts: float) -> tuple[MeasuredLink | None, Exception | None]:
+def measured(monkeypatch: pytest.MonkeyPatch, medians: Iterable[float]) -> MeasuredLink:
+    """Measure a link on a machine where the median of the trips, and of larger and smaller transfers, are these."""
+    of = iter(medians)
+    monkeypatch.setattr(
+        "dsgd.engines.dist.calibration.measure.statistics.median", lambda times: (list(times), next(of))[1]
+    )
     near, far = pair()
-    with near, Busy(far.detach()) as busy, ThreadPoolExecutor(1) as pool:
-        busy.attempts = busy_attempts
-        other = pool.submit(measure_link, busy, False)
+    with near, far, ThreadPoolExecutor(1) as pool:
+        other = pool.submit(measure_link, far, False)
         try:
-            link = measure_link(near, True, seconds)
-        except RuntimeError as error:
+            link = measure_link(near, True, seconds=0.001)
+            assert other.result(PATIENCE_S) == link
+            return link
+        finally:
             near.close()
-            assert isinstance(other.exception(PATIENCE_S), ConnectionError)
-            return None, error
-        assert other.result(PATIENCE_S) == link
-        return link, None
 
 
-def test_a_link_is_tried_again_with_more_time_where_a_smaller_transfer_took_longer() -> None:
-    link, error = measured(seconds=0.02, busy_attempts=2)
-    assert link, error
-    assert 0 < link.bytes_per_s < math.inf
+def test_a_link_is_tried_again_with_more_time_where_a_smaller_transfer_took_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    larger, smaller, twice = 2.0, 1.0, [1.0, 2.0, 1.0, 2.0]
+    link = measured(monkeypatch, [0.5, *twice, *[larger, smaller] * 3])
+    assert (link.latency_s, 0 < link.bytes_per_s < math.inf) == (0.25, True)
 
 
-def test_a_link_whose_smaller_transfers_always_take_longer_has_no_rate() -> None:
-    link, error = measured(seconds=0.001, busy_attempts=math.inf)
-    assert link is None
-    assert re.match(r"link: \d+ bytes took \S+ s and \d+ \S+ s, 6 times likewise; give it more time$", str(error))
+def test_a_link_whose_smaller_transfers_always_take_longer_has_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        RuntimeError, match=r"^link: \d+ bytes took 1 s and \d+ 2 s, 6 times likewise; give it more time$"
+    ):
+        measured(monkeypatch, [0.5, *[1.0, 2.0] * 6])
 
 
 @pytest.mark.parametrize("initiator", [True, False])

@@ -60,7 +60,7 @@ def test_a_signal_in_the_midst_of_a_fork_is_not_lost(tmp_path: Path, program: st
 
 
 def test_a_run_is_ended_by_a_signal_while_its_processes_are_forked(prefork: Prefork, tmp_path: Path) -> None:
-    slow = "data._target_=tests.support.slow_forks.SlowForks"
+    slow = "data._target_=tests.support.slow_gradients.SlowForks"
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=2", LONG, slow)
     watched.run.until(lambda: len(watched.observe()) >= 3)
     os.kill(watched.run.pid, signal.SIGTERM)

@@ -73,16 +73,6 @@ def test_vectors_are_the_same_and_count_the_same(attaching: tuple[bool, bool]) -
         until(lambda: (a.bytes_received, b.bytes_received) == (3 * 8 * LARGE, 3 * 8 * LARGE))
 
 
-def test_in_pieces_and_small_ones_by_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dsgd.engines.dist.pairwise.frame_socket.PIECE_BYTES", wire.LEAST_BYTES // 3)
-    with planes(2, LARGE, attach=True) as (a, b):
-        x = torch.arange(LARGE, dtype=torch.float64)
-        b.publish(x, 0)
-        assert torch.equal(a.pull(1).result(LIMIT_S).vector, x)
-        b.publish(x[:-1], 1)
-        assert torch.equal(a.pull(1).result(LIMIT_S).vector, x[:-1])
-
-
 def test_a_full_inbox_drops_a_vector_without_reading_it() -> None:
     with planes(2, LARGE, attach=True) as (a, b):
         x = constant(1, LARGE)
@@ -164,13 +154,6 @@ def test_memory_that_is_not_there_is_asked_for_in_bytes_and_a_wrong_sign_ends_th
             by_bytes,
             "worker 1 was disconnected: it sent b'?' where a vector is read in place, not b'\\x07' (reported once)",
         ]
-
-
-def test_who_asks_again_is_sent_away() -> None:
-    with plane(0, 2, LARGE, attach=True) as own, attached_by_hand(own) as link:
-        attach(link, settings_of(2, LARGE), LIMIT_S)
-        with pytest.raises(ConnectionResetError):
-            link.read(1, LIMIT_S)
 
 
 def test_another_answer_is_a_violation() -> None:

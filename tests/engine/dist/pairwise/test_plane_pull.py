@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -45,27 +44,6 @@ def test_what_is_published_is_a_copy_and_what_is_pulled_stays_as_it_is() -> None
             b.publish(constant(step), step)
             assert value(a.pull(1).result(LIMIT_S).vector) == step
         assert {value(vector) for vector in [*kept, view]} == {1}
-
-
-def test_no_pulled_vector_is_torn_however_fast_its_maker_publishes() -> None:
-    length = 100_000
-    with planes(4, length) as all_planes:
-        over = threading.Event()
-
-        def publish() -> None:
-            x = constant(0, length)
-            while not over.is_set():
-                x.add_(1)
-                all_planes[0].publish(x, int(x[0]))
-
-        writer = threading.Thread(target=publish)
-        writer.start()
-        for _ in range(60):
-            for pulled in [reader.pull(0) for reader in all_planes[1:]]:
-                got = pulled.result(LIMIT_S)
-                assert value(got.vector) == got.steps
-        over.set()
-        writer.join()
 
 
 def test_a_pull_waits_for_the_first_vector() -> None:

@@ -8,18 +8,7 @@ from tests.support.planes import (
     by_hand,
     constant,
     planes,
-    value,
 )
-
-
-def test_pushed_vectors_lie_in_the_inbox_in_order_with_their_sender_and_its_steps() -> None:
-    with planes(3) as (a, b, c):
-        for step in range(2):
-            assert a.push(2, constant(10 + step), step).result(LIMIT_S)
-            assert b.push(2, constant(20 + step), step).result(LIMIT_S)
-        got = [(value(vector), sender, steps) for vector, sender, steps in c.inbox()]
-        assert got == [(10, 0, 0), (20, 1, 0), (11, 0, 1), (21, 1, 1)]
-        assert c.inbox() == []
 
 
 def test_a_full_inbox_is_busy_until_it_is_emptied() -> None:

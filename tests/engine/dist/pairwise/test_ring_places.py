@@ -10,11 +10,10 @@ from functools import partial
 import pytest
 import torch
 
-from dsgd.engines.dist.admission import MAX_STRANGERS
 from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.pairwise.ring import RingBroken, SumRing
 from dsgd.engines.dist.pairwise.wire import HelloReply
-from tests.support.planes import HOST, LIMIT_S, Log, open_sockets, own_threads, plane, settings_of, until
+from tests.support.planes import HOST, LIMIT_S, Log, open_sockets, own_threads, plane, settings_of
 from tests.support.rings import at_once, reduce_all
 
 
@@ -72,24 +71,6 @@ def test_a_place_in_a_ring_is_given_once_and_to_the_left_neighbour() -> None:
         vectors = [torch.ones(10) for _ in made]
         reduce_all(made, vectors)
         assert all(bool((v == 3).all()) for v in vectors)
-
-
-def test_strangers_on_the_port_disturb_no_ring_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "dsgd.engines.dist.admission.STRANGER_S", 10 * LIMIT_S
-    )  # their number alone must be reason enough
-    before = open_sockets()
-    with joined(2) as (of, made):
-        held = open_sockets()
-        with contextlib.ExitStack() as stack:
-            for i in range(300):
-                stack.enter_context(socket.create_connection((HOST, of[0].port), LIMIT_S))
-                if i % 50 == 0:
-                    reduce_all(made, [torch.ones(1000), torch.ones(1000)])
-            until(lambda: open_sockets() - held - 300 <= MAX_STRANGERS)
-        until(lambda: open_sockets() == held)
-        reduce_all(made, [torch.ones(1000), torch.ones(1000)])
-    assert open_sockets() == before
 
 
 def test_a_right_neighbour_that_is_not_there_is_named() -> None:
