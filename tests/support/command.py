@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from dsgd.cli.run import main
 from dsgd.record.writer import CONFIG_SHA256
-from tests.support.prefork import Prefork
+from tests.support.prefork import Command, Prefork
 
 SCRIPTS = Path(sys.executable).parent
 PATIENCE_S = 300  # after which a test gives up; nothing is measured with it
@@ -39,14 +39,10 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 def shell(line: str, folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    """Type a line in a folder. In the environment of the tests, one of dsgd's commands is forked off a process that has
-    imported torch, which takes most of the time of a short command."""
-    words = typed(line)
-    if not changes and Path(words[0]).name.startswith("dsgd-"):
-        return subprocess.CompletedProcess(words, *imported().shell(words, folder, environment()))
-    return subprocess.run(
-        words, cwd=folder, env=environment(**changes), capture_output=True, text=True, timeout=PATIENCE_S
-    )
+    """Type a line in a folder and wait for its end."""
+    process = start(line, folder, **changes)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return subprocess.CompletedProcess(typed(line), process.returncode or 0, out, err)
 
 
 @cache
@@ -57,13 +53,28 @@ def imported() -> Prefork:
     return prefork
 
 
-def start(line: str, folder: Path, **changes: str) -> subprocess.Popen[str]:
-    """Type a line in a folder and do not wait for its end."""
+def start(line: str, folder: Path, **changes: str) -> Command | subprocess.Popen[str]:
+    """Type a line in a folder and do not wait for its end.
+
+    One of dsgd's commands is forked off a process that has imported torch, which takes most of the time of a short
+    command, unless a change of the environment is one that Python or a library reads when it starts."""
+    words, variables = typed(line), environment(**changes)
+    if Path(words[0]).name.startswith("dsgd-") and not any(map(_is_read_at_start, changes)):
+        return imported().command(words, folder, variables)
+    return anew(words, folder, variables)
+
+
+def anew(words: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a command in a process that nobody has prepared."""
     pipe = subprocess.PIPE
-    return subprocess.Popen(typed(line), cwd=folder, env=environment(**changes), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(words, cwd=folder, env=variables, stdout=pipe, stderr=pipe, text=True)
 
 
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def _is_read_at_start(name: str) -> bool:
+    return name.startswith(("LC_", "LANG", "MPL", "OMP_", "PYTHON")) and name != "PYTHONPATH"
+
+
+def wait_until(condition: Callable[[], bool], process: Command | subprocess.Popen[Any]) -> None:
     """Return as soon as the condition holds. Fails if the process ends before, or all patience is gone."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():

@@ -80,18 +80,53 @@ class Run:
         return {name: pid for pid, name, parent in processes() if parent == self.pid}
 
 
+class Command:
+    """A command that goes on, or has ended: what tests use of subprocess.Popen."""
+
+    def __init__(self, prefork: Prefork, pid: int, args: Sequence[str], ends: tuple[Path, Path]) -> None:
+        """ends: where its output and its errors go."""
+        self._prefork, self._ends = prefork, ends
+        self.pid, self.args, self.returncode = pid, list(args), None
+
+    def poll(self) -> int | None:
+        """The exit status, once there is one; minus the signal that ended it."""
+        if self.returncode is None:
+            self.returncode = self._prefork.ask({"poll": self.pid})["status"]
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float = PATIENCE_S) -> tuple[str, str]:
+        """Wait for the end; return output and errors. Kills the command and fails if it does not end."""
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self.args} never ended: {self._read()}")
+            time.sleep(0.01)
+        return self._read()
+
+    def _read(self) -> tuple[str, str]:
+        out, err = self._ends
+        return out.read_text(), err.read_text()
+
+
 class Prefork:
     """Starts the forking process and sends it command lines. before: the command that starts it in its turn."""
 
-    def __init__(self, before: Sequence[str] = ()) -> None:
+    def __init__(self) -> None:
+        self._ends, self._commands = tempfile.TemporaryDirectory(), 0
         pipe = subprocess.PIPE
-        line = [*before, sys.executable, "-m", "tests.support.prefork"]
-        self._process = subprocess.Popen(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1)
-
-    @property
-    def root(self) -> Path:
-        """The root of the file systems that its processes see."""
-        return Path(f"/proc/{self._process.pid}/root")
+        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as from a terminal, also where nohup started the tests
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.prefork"], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1
+        )
+        signal.signal(signal.SIGHUP, before)
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -111,18 +146,13 @@ class Prefork:
         run.wait()
         return run
 
-    def shell(self, line: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Type a command in a folder, in this environment, and wait for its end: status, output, errors."""
-        with tempfile.TemporaryDirectory() as name:
-            out, err = Path(name) / "out", Path(name) / "err"
-            question = {
-                "line": list(line),
-                "folder": str(folder),
-                "environment": environment,
-                "ends": [str(out), str(err)],
-            }
-            run = Run(self, self.ask(question)["pid"], Path(name))
-            return run.wait(), out.read_text(), err.read_text()
+    def command(self, line: Sequence[str], folder: Path, environment: dict[str, str]) -> Command:
+        """Type a command in a folder, in this environment."""
+        self._commands += 1
+        out, err = (Path(self._ends.name) / f"{self._commands}.{name}" for name in ("out", "err"))
+        ends = [str(out), str(err)]
+        question = {"line": list(line), "folder": str(folder), "environment": environment, "ends": ends}
+        return Command(self, self.ask(question)["pid"], line, (out, err))
 
     def end(self) -> None:
         """Kill the runs that a failed test has left."""
@@ -134,6 +164,7 @@ class Prefork:
         self._process.stdin.close()
         self._process.wait(PATIENCE_S)
         self._process.stdout.close()
+        self._ends.cleanup()
 
 
 def perform(arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> int:
@@ -160,10 +191,12 @@ def perform_command(line: Sequence[str], folder: str, environment: dict[str, str
     os.environ.clear()
     os.environ.update(environment)
     sys.path.remove(str(ROOT))
+    sys.path[:0] = map(os.path.abspath, filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
     sys.argv = list(line)
-    status = getattr(commands, Path(line[0]).name.removeprefix("dsgd-"))()
-    atexit._run_exitfuncs()  # a forked process ends without them
-    return status
+    try:
+        return getattr(commands, Path(line[0]).name.removeprefix("dsgd-"))()
+    finally:
+        atexit._run_exitfuncs()  # a forked process ends without them
 
 
 def redirect(out: Path, err: Path) -> None:
