@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -11,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import PATIENCE_S, lines, start, summary, wait_until
-from tests.support.long import all_long_but, long_but
+from tests.support.command import PATIENCE_S, start, summary, wait_until
+from tests.support.prefork import Command
 
 SMALL = "experiment=quadratic nodes=2 budget.steps=30 eval.every_steps=10"
 CTRL_C, OTHERS = (signal.SIGINT,), (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def bombarded(
-    process: subprocess.Popen[str], records: Sequence[Path], numbers: Sequence[signal.Signals]
+    process: Command | subprocess.Popen[str], records: Sequence[Path], numbers: Sequence[signal.Signals]
 ) -> tuple[int, str, str]:
     """Send signals again and again from the moment on at which all summaries are there. Returns exit status and
     output."""
@@ -34,14 +33,7 @@ def bombarded(
     return process.returncode, out, err
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("engine", "numbers"),
-    all_long_but(
-        [("sim", OTHERS), ("dist", CTRL_C)],
-        [(engine, numbers) for engine in ("sim", "dist") for numbers in (CTRL_C, OTHERS)],
-    ),
-)
+@pytest.mark.parametrize(("engine", "numbers"), [("sim", OTHERS), ("dist", CTRL_C)])
 def test_a_run_that_is_over_has_its_own_exit_status(
     tmp_path: Path, engine: str, numbers: Sequence[signal.Signals]
 ) -> None:
@@ -54,21 +46,19 @@ def test_a_run_that_is_over_has_its_own_exit_status(
     assert summary(tmp_path / "run")["status"] == "completed"
 
 
-@pytest.mark.parametrize("jobs", long_but([2], [1, 2]))
-def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path, jobs: int) -> None:
-    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 sweep.jobs={jobs} hydra.sweep.dir=swept", tmp_path)
+def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path) -> None:
+    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
     records = [tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"]
     status, out, err = bombarded(process, records, [signal.SIGINT, signal.SIGTERM])
     assert status == 0, err
     assert out.count("record: ") == 2
 
 
-@pytest.mark.parametrize("number", long_but([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
-def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path) -> None:
     """It is for the sweep, though the process that it was passed on to has nothing left to end."""
     process = start(f"dsgd-run -m {SMALL} engine=sim seed=range(12) hydra.sweep.dir=swept", tmp_path)
     wait_until((tmp_path / "swept" / "0_sync_2" / "summary.json").exists, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -76,21 +66,3 @@ def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path, number: sign
     assert len(begun) < 12
     assert out.count("record: ") == len(begun)
     assert summary(tmp_path / "swept" / "0_sync_2")["status"] == "completed"
-
-
-@pytest.mark.parametrize("pause_s", long_but([0.002], [0.0, 0.002, 0.01]))
-def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path, pause_s: float) -> None:
-    """However impatient somebody is: the checkpoint, if there was one, and the summary are whole."""
-    record = tmp_path / "run"
-    line = "dsgd-run experiment=quadratic nodes=2 engine=sim budget.steps=10000000 eval.every_steps=50"
-    process = start(f"{line} engine.checkpoint_every_s=0.01 hydra.run.dir={record}", tmp_path)
-    wait_until(lambda: lines(record) >= 2 and (record / "checkpoint.pt").exists(), process)
-    while process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        time.sleep(pause_s)
-    out, err = process.communicate()
-    assert process.returncode == 130, err
-    assert "Traceback" not in err
-    assert summary(record)["status"] == "interrupted"
-    assert f"interrupted; resume with: dsgd-run resume={record}" in out
-    assert not [name for name in os.listdir(record) if name.endswith(".partial")]

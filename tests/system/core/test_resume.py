@@ -7,13 +7,14 @@ import os
 import shlex
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from dsgd.gradients.compiled import kernels_are_there
 from dsgd.runner.resume import quoted
-from tests.support.command import call, lines, marks, shell, signalled, summary
+from tests.support.command import call, lines, marks, shell, signalled, start, summary, wait_until
 
 # messages in flight, random gradient times, a mapping with numbers as keys, two workers side by side
 RUN = [
@@ -33,13 +34,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run after Ctrl-C, and what it printed."""
-    return stopped(tmp_path_factory.mktemp("interrupted"), signal.SIGINT, "a b/run")
-
-
-def stopped(folder: Path, number: signal.Signals, name: str) -> tuple[Path, str]:
-    """Start the run, and send it a signal in its midst."""
+    folder, name = tmp_path_factory.mktemp("interrupted"), "a b/run"
     line, record = f"dsgd-run {shlex.join(RUN)} 'hydra.run.dir={name}'", folder / name
-    ended = signalled(line, folder, record, lambda: lines(record) >= 3, number)
+    ended = signalled(line, folder, record, lambda: lines(record) >= 3, signal.SIGINT)
     assert ended.returncode == 130, ended.stderr
     assert "Traceback" not in ended.stderr
     return record, ended.stdout
@@ -90,12 +87,6 @@ def test_the_same_line_goes_on_in_another_folder(interrupted: tuple[Path, str], 
     assert {path.name: path.read_bytes() for path in interrupted[0].iterdir()} == before
 
 
-def test_sigterm_is_ctrl_c(tmp_path: Path, whole: Path) -> None:
-    folder, _ = stopped(tmp_path, signal.SIGTERM, "run")
-    assert summary(folder)["status"] == "interrupted"
-    assert marks(folder) == marks(whole)[: lines_kept(folder)]
-
-
 def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Path) -> None:
     """What it wrote since is written again, also a line that was torn."""
     line, folder = f"dsgd-run {shlex.join(RUN)} engine.checkpoint_every_s=0.2 hydra.run.dir=run", tmp_path / "run"
@@ -107,6 +98,23 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(tmp_path: Path, whole: Pa
     assert result.status == 0, result.err
     assert marks(folder) == marks(whole)
     assert summary(folder) == summary(whole)
+
+
+def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path) -> None:
+    """However impatient somebody is: the checkpoint and the summary are whole."""
+    record = tmp_path / "run"
+    line = "dsgd-run experiment=quadratic nodes=2 engine=sim budget.steps=10000000 eval.every_steps=50"
+    process = start(f"{line} engine.checkpoint_every_s=0.01 hydra.run.dir={record}", tmp_path)
+    wait_until(lambda: lines(record) >= 2 and (record / "checkpoint.pt").exists(), process)
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.002)
+    out, err = process.communicate()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert summary(record)["status"] == "interrupted"
+    assert f"interrupted; resume with: dsgd-run resume={record}" in out
+    assert not [name for name in os.listdir(record) if name.endswith(".partial")]
 
 
 def lines_kept(folder: Path) -> int:
@@ -128,8 +136,6 @@ def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:
     ("override", "rule"),
     [
         ("seed=1", "seed must be 0, as in the checkpoint to resume from, got 1"),
-        ("nodes=5", "nodes must be 4, as in the checkpoint to resume from, got 5"),
-        ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
         ("cluster.slow_nodes={1: 3.0}", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint"),
         ("topology=complete", "topology must be 'ring', as in the checkpoint to resume from, got 'complete'"),
         ("engine.gradients=loop", "engine.gradients must be 'auto', as in the checkpoint to resume from"),
@@ -150,13 +156,8 @@ def test_another_configuration_is_refused(override: str, rule: str, interrupted:
         ("optimizer.lr=0.5", "optimizer.lr must be 0.1, as in the checkpoint to resume from, got 0.5"),
         ("algo.tau=2", "algo.tau must be 1, as in the checkpoint to resume from, got 2"),
         ("algo=sync", "algo must be 'gossip', as in the checkpoint to resume from, got 'sync'"),
-        ("cluster.slow_nodes.1=3", "cluster.slow_nodes.1 must be 2.0, as in the checkpoint to resume from, got 3"),
         ("cluster.slow_nodes.2=3", "cluster.slow_nodes.2 must be None, as in the checkpoint to resume from, got 3"),
-        ("nodes=4 seed=3", "seed must be 0, as in the checkpoint to resume from, got 3"),
-        (
-            "experiment=many_workers",
-            "nodes must be 4, as in the checkpoint to resume from, got 32 of experiment=many_workers",
-        ),
+        ("experiment=many_workers", "nodes must be 4, as in the checkpoint to resume from, got 32 of experiment=many_"),
     ],
 )
 def test_only_what_was_typed_is_compared(override: str, rule: str, interrupted: tuple[Path, str]) -> None:
@@ -166,16 +167,14 @@ def test_only_what_was_typed_is_compared(override: str, rule: str, interrupted: 
     assert rule in result.err
 
 
-@pytest.mark.parametrize("given", ["algo=gossip", "algo.mode=push algo=gossip", "nodes=4 optimizer.momentum=0.5"])
-def test_what_is_the_same_may_be_typed_in_part(
-    given: str, interrupted: tuple[Path, str], whole: Path, tmp_path: Path
-) -> None:
-    result = call(f"resume='{interrupted[0]}'", *given.split(), f"hydra.run.dir={tmp_path}/run")
+def test_what_is_the_same_may_be_typed_in_part(interrupted: tuple[Path, str], whole: Path, tmp_path: Path) -> None:
+    given = ["algo.mode=push", "algo=gossip", "nodes=4", "optimizer.momentum=0.5"]
+    result = call(f"resume='{interrupted[0]}'", *given, f"hydra.run.dir={tmp_path}/run")
     assert result.status == 0, result.err
     assert marks(tmp_path / "run") == marks(whole)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "no header", "other format"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "no header", "other format"])
 def test_a_damaged_checkpoint_is_refused(
     damage: str, interrupted: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,8 +185,6 @@ def test_a_damaged_checkpoint_is_refused(
         del content[len(content) // 2 :]
     elif damage == "flipped":
         content[-1000] ^= 1
-    elif damage == "empty":
-        content.clear()
     elif damage == "no header":
         del content[: content.index(b"\n") + 1]
     else:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,35 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
     assert "\x1b" not in typed_run[0].stdout
 
 
+def test_real_processes_make_the_same_kind_of_record(tmp_path: Path) -> None:
+    line = "dsgd-run engine=dist algo=dpsgd experiment=quadratic nodes=3 budget.steps=20 eval.every_steps=10"
+    result = shell(f"{line} hydra.run.dir=run", tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "engine: dist, as configured; time is the wall's; workers compute on the CPU" in result.stderr
+    last = summary(tmp_path / "run")
+    assert last.keys() >= SUMMARY - {"wall_s"}
+    assert (last["engine"], last["clock"], last["status"], last["samples"]) == ("dist", "wall", "completed", 60)
+    assert lines(tmp_path / "run") == 3
+    assert result.stdout.splitlines()[-1] == f"record: {tmp_path / 'run'}"
+
+
+def test_so_does_torchrun_over_process_groups(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    line = "dsgd-run engine=torch algo=localsgd experiment=quadratic nodes=2 budget.steps=20 eval.every_steps=10"
+    ended = subprocess.run(
+        [*launcher, *typed(f"{line} hydra.run.dir=run")],
+        cwd=tmp_path,
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    last = summary(tmp_path / "run")
+    assert (last["engine"], last["clock"], last["status"], last["samples"]) == ("torch", "wall", "completed", 40)
+    assert lines(tmp_path / "run") == 3
+
+
 def test_a_record_is_never_overwritten(
     typed_run: tuple[subprocess.CompletedProcess[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,18 +176,6 @@ def test_a_failed_run_leaves_a_valid_record(tmp_path: Path, monkeypatch: pytest.
     assert "RuntimeError: it broke" in result.err
     assert summary(tmp_path / "failed")["status"] == "failed"
     assert lines(tmp_path / "failed") == 1
-
-
-@pytest.mark.long
-def test_an_algorithm_of_the_users_own(tmp_path: Path) -> None:
-    """One Python file and one YAML beside it, outside the package; two plain lines of SGD."""
-    write_algorithm(tmp_path, "worker.step(await worker.gradient())")
-    line = "dsgd-run --config-dir conf algo=own algo.tau=3 experiment=quadratic budget.steps=5 hydra.run.dir=run"
-    result = shell(line, tmp_path, PYTHONPATH=str(tmp_path))
-    assert result.returncode == 0, result.stderr
-    last = summary(tmp_path / "run")
-    assert (last["algo"], last["status"], last["bytes_sent_total"]) == ("own", "completed", 0)
-    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["algo"]["tau"] == 3
 
 
 def test_errors_about_an_algorithm_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
