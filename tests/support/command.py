@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import shlex
 import shutil
 import subprocess
@@ -42,7 +43,7 @@ def shell(line: str, folder: Path, **changes: str) -> subprocess.CompletedProces
     """Type a line in a folder and wait for its end."""
     process = start(line, folder, **changes)
     out, err = process.communicate(timeout=PATIENCE_S)
-    return subprocess.CompletedProcess(typed(line), process.returncode or 0, out, err)
+    return subprocess.CompletedProcess(typed(line), process.returncode, out, err)
 
 
 @cache
@@ -101,6 +102,28 @@ def signalled(
             return subprocess.CompletedProcess(process.args, process.returncode, out, err)
         shutil.rmtree(record)
     raise AssertionError("it was always over before its signal came")
+
+
+def on_a_terminal(line: str, folder: Path) -> str:
+    """Type a line whose standard error is a terminal, and return what came there."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        typed(line), cwd=folder, env=environment(TERM="xterm", COLUMNS="150"), stdout=subprocess.PIPE, stderr=terminal
+    )
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            part = os.read(screen, 4096)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(screen)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, shown.decode()
+    return shown.decode()
 
 
 @dataclass(frozen=True)

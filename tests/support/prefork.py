@@ -86,7 +86,8 @@ class Command:
     def __init__(self, prefork: Prefork, pid: int, args: Sequence[str], ends: tuple[Path, Path]) -> None:
         """ends: where its output and its errors go."""
         self._prefork, self._ends = prefork, ends
-        self.pid, self.args, self.returncode = pid, list(args), None
+        self.pid, self.args = pid, list(args)
+        self.returncode: int | Any = None  # as of Popen
 
     def poll(self) -> int | None:
         """The exit status, once there is one; minus the signal that ended it."""

@@ -41,7 +41,6 @@ def printed(words: list[str], folder: str) -> list[float]:
     return [float(number) for number in re.findall(r"^(?:loss|test|accuracy) (\S+)$", ended.stdout, re.MULTILINE)]
 
 
-@pytest.mark.long
 def test_the_loop_of_plain_torch_has_the_losses_of_data_parallel_and_learns_by_another_algorithm() -> None:
     words = loops("own_loop")
     assert list(words) == ["ddp", "sync", "diloco"]

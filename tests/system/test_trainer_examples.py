@@ -23,8 +23,6 @@ from tests.support.simulate import simulate
 from tests.support.simulated import assert_close
 from tests.system.test_examples import EXAMPLES, loops, printed
 
-pytestmark = pytest.mark.long
-
 PACKAGES = {"hf_trainer": "transformers", "lightning_strategy": "lightning"}
 STEPS, BATCH_SIZE = 12, 4
 KEYS = ("algo=diloco", "algo.tau=4", "precision=fp64", f"batch_size={BATCH_SIZE}", "model.hidden=[8]", "nodes=2")

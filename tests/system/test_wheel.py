@@ -12,8 +12,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests.support.command import PATIENCE_S, environment
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +63,6 @@ def check_contents(wheel: Path) -> None:
         assert any(name.endswith(f".dist-info/licenses/{licence}") for name in names)
 
 
-@pytest.mark.long
 def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_path: Path) -> None:
     wheel = built_wheel(tmp_path / "sources")
     check_contents(wheel)

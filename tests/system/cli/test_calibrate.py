@@ -53,7 +53,6 @@ def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_befo
     assert warnings[0].startswith(told)
 
 
-@pytest.mark.long
 def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> None:
     """And not what others notice of it, who wait for it; they do not wait long."""
     data = "data._target_=tests.support.slow_gradients.FailingReads"
@@ -70,12 +69,8 @@ def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> 
         (["--out", "mine.txt"], "--out must be a .yaml file, got mine.txt"),
         (["--out", "file/mine.yaml"], "--out must be a file that can be written, got file/mine.yaml (Not a directory)"),
         (["--out", "mine.yaml", "--steps", "1"], "--steps must be >= 2 and --link-s > 0, got 1 and 1.0"),
-        (["--out", "mine.yaml", "--steps", "many"], "argument --steps: invalid int value: 'many'"),
         (["--out", "mine.yaml", "--link-s", "10MB"], "argument --link-s: invalid seconds value: '10MB'"),
-        (["--out", "mine.yaml", "--link-s", "0ms"], "--steps must be >= 2 and --link-s > 0, got 100 and 0.0"),
         (["--out", "mine.yaml", "nodes=0"], "nodes must be >= 1, got 0"),
-        (["--out", "mine.yaml", "model=resnet9"], "did you mean resnet8"),
-        (["--out", "mine.yaml", "--config-dir", "nowhere"], "--config-dir must be a folder, got nowhere"),
         (["nodes=2"], "the following arguments are required: --out"),
     ],
 )

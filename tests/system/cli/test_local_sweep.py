@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from dsgd.runner.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 from tests.support.planes import until
 from tests.support.proc import is_alive, processes
+from tests.system.core.test_sweep import SLOW
 
 SMALL = "cluster.gradient_s=0.01 nodes=2 budget.steps=20 eval.every_steps=5"
 ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=50"
@@ -119,47 +119,6 @@ def job_of(sweep: int, folder: Path) -> int:
     raise AssertionError(f"no process writes in {folder}")
 
 
-def test_a_killed_job_ends_no_other_and_is_named(tmp_path: Path) -> None:
-    process = start(f"dsgd-run -m {ENDLESS} seed=0,1 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
-    first, second = tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"
-    wait_until(lambda: lines(first) >= 2 and lines(second) >= 2, process)
-    os.kill(job_of(process.pid, first), signal.SIGKILL)
-    before = lines(second)
-    wait_until(lambda: lines(second) > before + 1, process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
-    assert "\nsync seed=0: killed by SIGKILL, " in err
-    assert "\nsync seed=1: interrupted, " in err
-    assert summary(second)["status"] == "interrupted"
-    assert "Traceback" not in out + err
-
-
-def test_ctrl_c_ends_all_jobs_and_the_same_line_goes_on_with_what_is_missing(tmp_path: Path) -> None:
-    """The first job has come to its end, two are in their midst, the last has not begun."""
-    steps = "budget.steps=5,3000,3001,6 eval.every_steps=1"
-    line = f"dsgd-run -m experiment=quadratic nodes=2 {steps} sweep.jobs=2 resume=auto hydra.sweep.dir=swept"
-    folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(4)]
-    process = start(line, tmp_path)
-    wait_until(lambda: lines(folders[1]) >= 2 and lines(folders[2]) >= 2, process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, err
-    assert [summary(folder)["status"] for folder in folders[:3]] == ["completed", "interrupted", "interrupted"]
-    assert all((folder / "checkpoint.pt").exists() for folder in folders[1:3])
-    assert not folders[3].exists()
-    ended = (folders[0] / "summary.json").read_bytes()
-
-    again = shell(line, tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert [summary(folder)["status"] for folder in folders] == ["completed"] * 4
-    assert (folders[0] / "summary.json").read_bytes() == ended
-    assert again.stderr.splitlines()[-1].endswith(", 1 was there before")
-    for folder, count in zip(folders, (5, 3000, 3001, 6), strict=True):
-        found = [json.loads(text)["samples"] for text in (folder / "metrics.jsonl").read_text().splitlines()]
-        assert found == [2 * step for step in range(count + 1)]
-
-
 FAILING = """
 import os
 from dataclasses import dataclass
@@ -178,7 +137,6 @@ class Failing(Algorithm):
 """
 
 
-@pytest.mark.long
 def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path) -> None:
     """Two with the same error, one without a word."""
     (tmp_path / "own.py").write_text(FAILING)
@@ -203,10 +161,11 @@ def test_failed_jobs_say_why_are_named_at_the_end_and_begin_again(tmp_path: Path
     assert "unfinished" not in again.stdout
 
 
-@pytest.mark.long
 def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_with_it(tmp_path: Path) -> None:
     """In the folder of the first time, whatever the time is then."""
-    process = start("dsgd-run -m experiment=quadratic nodes=2 budget.steps=4000,5 sweep.jobs=1", tmp_path)
+    (tmp_path / "own.py").write_text(SLOW)
+    line = "dsgd-run -m experiment=quadratic data._target_=own.Slow nodes=2 budget.steps=300,5 sweep.jobs=1"
+    process = start(f"{line} eval.every_steps=1", tmp_path, PYTHONPATH=".")
     wait_until(lambda: any(lines(path) >= 2 for path in tmp_path.glob("multirun/*/*/0_sync_2")), process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_S)
@@ -215,10 +174,11 @@ def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_wit
     assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2", "multirun.yaml"]
     last = out.splitlines()[-1]
     assert last.startswith("2 of 2 jobs unfinished; resume with: dsgd-run -m experiment=quadratic ")
-    again = shell(last.partition(": ")[2], tmp_path)
+    (tmp_path / "go_on").touch()
+    again = shell(last.partition(": ")[2], tmp_path, PYTHONPATH=".")
     assert again.returncode == 0, again.stderr
     assert list(tmp_path.glob("multirun/*/*")) == [folder]
-    assert [lines(folder / name) for name in ("0_sync_2", "1_sync_2")] == [4001, 6]
+    assert [lines(folder / name) for name in ("0_sync_2", "1_sync_2")] == [301, 6]
 
 
 SLOW_DATA = """
@@ -236,7 +196,6 @@ class Slow(Quadratic):
 """
 
 
-@pytest.mark.long
 def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SLOW_DATA)
     line = f"dsgd-run -m {ENDLESS} data._target_=own.Slow seed=0,1 sweep.jobs=1 hydra.sweep.dir=swept"
@@ -271,14 +230,6 @@ def test_without_resume_a_record_is_not_touched(tmp_path: Path, monkeypatch: pyt
     assert refused.status == 2
     assert refused.err.endswith("resume=auto makes the missing runs\n")
     assert call(*line, "resume=auto").status == 0
-
-
-@pytest.mark.parametrize("jobs", ["0", "-1", "1.5", "many", "true", "null"])
-def test_a_number_of_jobs_that_is_none(jobs: str) -> None:
-    result = call("-m", "nodes=2,3", f"sweep.jobs={jobs}")
-    assert (result.status, result.out) == (2, "")
-    assert result.err.startswith("sweep.jobs must be auto or a number >= 1, got ")
-    assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

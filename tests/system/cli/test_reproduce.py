@@ -119,9 +119,8 @@ def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.Captu
     assert set(files(of_nobody)) == {"nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
 
 
-@pytest.mark.parametrize("line", ["", "--anew", "--jobs 2"])
-def test_without_a_paper_it_asks_for_one(of_nobody: Path, capsys: pytest.CaptureFixture[str], line: str) -> None:
-    assert main(line.split()) == 2
+def test_without_a_paper_it_asks_for_one(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--jobs", "2"]) == 2
     *examples, last = capsys.readouterr().err.splitlines()
     assert last == "dsgd-reproduce: PAPER must be given, one of all, yardstick, nobody2026, got none; --help says more"
     assert examples[0].startswith("    dsgd-reproduce all ")
@@ -140,14 +139,6 @@ def test_a_study_that_has_changed_is_run_again(
     assert row["seed"] == 1
 
 
-def test_everything_is_made_again_on_request_and_is_the_same(of_nobody: Path) -> None:
-    assert main(["--claim", "N1"]) == 0
-    before = files(of_nobody)
-    shutil.rmtree("outputs")
-    assert main(["--claim", "N1", "--anew"]) == 0
-    assert files(of_nobody) == before
-
-
 def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
     of_nobody: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,25 +153,16 @@ def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
     assert not any(of_nobody.parents[1].iterdir())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_forecast_ends_at_a_signal(
-    of_nobody: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+    of_nobody: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def signalled(study: Study, overrides: Sequence[str]) -> Cost:
-        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
         return forecast(study, overrides)
 
     monkeypatch.setattr(reproduce, "forecast", signalled)
     assert main(["all", "--forecast"]) == 130
     assert capsys.readouterr().out.splitlines() == ["nobody2026 steps: 2 runs, 0 core-hours"]
-
-
-def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--scale", "full", "--claim", "N1"]) == 0
-    assert not of_nobody.exists()
-    rows = archive.read(Path("results/papers_full/nobody2026.jsonl.gz"))["steps"]
-    assert {row["config"]["model"]["name"] for row in rows} == {"resnet8"}
-    assert capsys.readouterr().out.endswith("\npage: results/papers_full/nobody2026.md\n")
 
 
 @pytest.mark.parametrize(
@@ -190,10 +172,8 @@ def test_another_scale_has_runs_and_pages_of_its_own(of_nobody: Path, capsys: py
         ("--claim X9", "--claim must be one of N1, N2, got X9"),
         ("--jobs 0", "--jobs must be >= 1, got 0"),
         ("--redraw --forecast", "--forecast is of runs, --redraw makes none: give one of them"),
-        ("--redraw --anew", "--redraw runs nothing, --anew runs everything: give one of them"),
         ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
         ("all --study nothing", "--study must be one of steps, contest, got nothing"),
-        ("--on slurm nodes=4", "words must be papers or slurm.KEY=VALUE, got nodes=4"),
         ("--scale huge", "argument --scale: invalid choice: 'huge' (choose from 'small', 'real', 'full')"),
     ],
 )
@@ -214,25 +194,14 @@ def test_a_broken_archive_ends_it_before_anything_runs(of_nobody: Path, capsys: 
     assert not Path("outputs").exists()
 
 
-def test_a_wrong_study_ends_in_one_line_of_its_key(
-    of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("batch_size=0")])
-    assert main(["--claim", "N1"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "dsgd-reproduce: batch_size must be >= 1, got 0"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_killed_it_goes_on_where_it_was(tmp_path: Path, number: int) -> None:
+def test_killed_it_goes_on_where_it_was(tmp_path: Path) -> None:
     """With the installed command, on a paper of the package."""
     line = "dsgd-reproduce goyal2017 --claim A4 --jobs 1"
     process = start(line, tmp_path)
     records = tmp_path / "outputs"
     wait_until(lambda: any(records.rglob("summary.json")), process)
-    process.send_signal(number)
-    _, err = process.communicate()
-    assert process.returncode in (-number, 130), err
+    process.kill()
+    process.communicate()
     ended = {path: path.stat().st_mtime_ns for path in records.rglob("summary.json")}
     result = shell(line, tmp_path)
     assert result.returncode == 0, result.stderr

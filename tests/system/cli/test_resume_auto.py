@@ -40,7 +40,6 @@ def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_o
     assert (again.status, again.err) == (2, f"seed must be 0, as in the record in {tmp_path}/run, got 1\n")
 
 
-@pytest.mark.long
 def test_it_goes_on_after_a_signal(tmp_path: Path) -> None:
     """As SLURM sends them on preemption: the one that was asked for, and SIGTERM at once after it."""
     assert call(*LONG, f"hydra.run.dir={tmp_path}/whole").status == 0
@@ -62,15 +61,6 @@ def test_what_was_ended_before_its_first_checkpoint_begins_again(tmp_path: Path)
     (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text()[:-20])
     assert call(*SMALL, f"hydra.run.dir={folder}", "resume=auto").status == 0
     assert marks(folder) == whole
-
-
-def test_a_sweep_goes_on_with_no_checkpoint_but_those_of_its_own_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    found = call("-m", *SMALL, "seed=0,1", "resume=elsewhere")
-    assert (found.status, found.err) == (2, "resume must be auto in a sweep, got elsewhere\n")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_step_of_slurm_has_a_folder_of_its_own_and_finds_it_again_after_a_restart(

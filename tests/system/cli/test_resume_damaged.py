@@ -11,7 +11,6 @@ import torch
 from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import read_config
 from tests.support.command import Result, call
-from tests.support.long import long_but
 
 SMALL = ("experiment=quadratic", "nodes=2", "budget.steps=10", "eval.every_steps=5")
 PROGRESS = {
@@ -52,17 +51,16 @@ def without(values: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != key}
 
 
-@pytest.mark.parametrize("key", ["config", "engine", "lines", "wall_s"])
-@pytest.mark.parametrize("wrong", [None, "x", [], True, -1, float("inf")], ids=str)
-def test_a_header(key: str, wrong: Any, record: Path) -> None:
-    header = header_of(record, "sim")
-    header = without(header, key) if wrong is None else header | {key: wrong}
-    result = resume(record, header, STATES["sim"])
-    assert result.status == 2
-    assert result.err.startswith("resume must be a checkpoint ")
-    assert f"{record}/checkpoint.pt" in result.err
-    assert key in result.err
-    assert len(result.err.splitlines()) == 1
+def test_a_header(record: Path) -> None:
+    for key in ("config", "engine", "lines", "wall_s"):
+        for wrong in (None, "x", [], True, -1, float("inf")):
+            header = header_of(record, "sim")
+            header = without(header, key) if wrong is None else header | {key: wrong}
+            result = resume(record, header, STATES["sim"])
+            assert (result.status, len(result.err.splitlines())) == (2, 1), (key, wrong)
+            assert result.err.startswith("resume must be a checkpoint ")
+            assert f"{record}/checkpoint.pt" in result.err
+            assert key in result.err
 
 
 def test_the_configuration_in_a_header_is_checked_as_any_other(record: Path) -> None:
@@ -73,7 +71,7 @@ def test_the_configuration_in_a_header_is_checked_as_any_other(record: Path) -> 
         assert "nodes must be" in result.err or "must be given" in result.err
 
 
-@pytest.mark.parametrize("engine", long_but(["sim"], ["sim", "dist"]))
+@pytest.mark.parametrize("engine", ["sim", "dist"])
 def test_a_state(engine: str, record: Path) -> None:
     header = header_of(record, engine)
     header["config"] = header["config"] | {"engine": header["config"]["engine"] | {"name": engine}}
@@ -96,19 +94,13 @@ def test_a_state(engine: str, record: Path) -> None:
         assert key in error
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"status": "compl', "[]", "null", '{"status": 3}', "\x00" * 100])
+@pytest.mark.parametrize("content", ["", '{"status": "compl', "[]"])
 def test_automatic_resumption_beside_half_a_summary(content: str, record: Path) -> None:
     """There is no checkpoint: whether the run was over cannot be told, and nothing is taken for nothing."""
     (record / "checkpoint.pt").unlink(missing_ok=True)
     (record / "summary.json").write_text(content)
     before = {path.name: path.read_bytes() for path in record.iterdir()}
     result = call(*SMALL, "engine=sim", f"hydra.run.dir={record}", "resume=auto")
+    assert (result.status, result.out, result.err) == (2, "", f"{record}/summary.json is not a JSON object\n")
+    assert {path.name: path.read_bytes() for path in record.iterdir()} == before
     (record / "summary.json").unlink()
-    if content == '{"status": 3}':
-        assert result.status in (0, 2)
-    else:
-        assert (result.status, result.out) == (2, "")
-        assert result.err == f"{record}/summary.json is not a JSON object\n"
-        assert {name: content for name, content in before.items() if name != "summary.json"} == {
-            path.name: path.read_bytes() for path in record.iterdir()
-        }

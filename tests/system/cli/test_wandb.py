@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dsgd.cli.compose import composed
-from tests.support.command import PATIENCE_S, call, lines, shell, signalled, summary
+from tests.support.command import PATIENCE_S, lines, shell, signalled
 
 pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
 
@@ -35,24 +35,6 @@ def test_offline_needs_no_network_and_no_account(tmp_path: Path) -> None:
     content = mirror.read_bytes()
     for text in (b"test_loss", b"consensus_distance", b"bytes_sent_total", b"gossip", b"the first tag"):
         assert text in content
-
-
-@pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder of its own, without network and account."""
-    monkeypatch.chdir(tmp_path)
-    for name, value in (NOWHERE | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}).items():
-        monkeypatch.setenv(name, value)
-
-
-@pytest.mark.usefixtures("nowhere")
-def test_a_folder_that_wandb_cannot_use_does_not_stop_the_run(tmp_path: Path) -> None:
-    """Where wandb wants to have its folder there is a file."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "wandb").write_text("a file")
-    assert call(*RUN).status == 0
-    assert summary(tmp_path / "run")["status"] == "completed"
-    assert (tmp_path / "run" / "wandb").read_text() == "a file"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +66,6 @@ def test_runs_are_told_apart_and_lie_with_those_that_compare(
     assert (given["name"], given["group"], given["entity"], given["tags"]) == (name, group, entity, tags)
 
 
-@pytest.mark.long
 def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
     """Interrupted and resumed: both parts carry the same id, so `wandb sync` puts them together."""
     home = tmp_path / "home"
@@ -103,7 +84,6 @@ def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
     assert ids[0] == (tmp_path / "run" / "wandb-id").read_text().strip()
 
 
-@pytest.mark.long
 def test_the_runs_of_a_sweep_are_a_group(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -10,8 +10,6 @@ from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
 
-pytestmark = pytest.mark.long
-
 BATCH = Path(__file__).parents[3] / "scripts" / "slurm"
 QUADRATIC = ("experiment=quadratic", "budget.steps=10", "eval.every_steps=5")
 PATIENCE_S = 120

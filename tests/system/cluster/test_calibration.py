@@ -8,11 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.support.network import Network
-
-pytestmark = pytest.mark.long
 
 PATIENCE_S = 120
 

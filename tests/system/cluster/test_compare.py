@@ -5,13 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
-
-pytestmark = pytest.mark.long
 
 PATIENCE_S = 240
 LINE = (

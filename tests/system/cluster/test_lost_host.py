@@ -8,14 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.support.batch_jobs import PATIENCE_S, RUN, SLOW, Record
 from tests.support.command import environment
 from tests.support.network import Network
 from tests.support.watched_run import LONG, SILENCE_S, SILENT
-
-pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[3]
 

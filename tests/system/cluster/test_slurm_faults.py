@@ -16,8 +16,6 @@ from tests.support.prefork import Prefork
 from tests.support.slurm import Slurm
 from tests.support.watched_run import BUDGET, LONG, SILENT, STEPS, results
 
-pytestmark = pytest.mark.long
-
 MOMENTUM = "optimizer.momentum=0.9 optimizer.lr=0.01"
 
 
@@ -99,20 +97,6 @@ def test_a_cancelled_job_leaves_a_checkpoint_and_is_not_started_again(slurm: Slu
     assert read_header(record.folder / NAME)["lines"] >= 3
 
 
-def test_a_killed_task_ends_a_run_in_lock_step_with_a_line_that_names_it(slurm: Slurm, tmp_path: Path) -> None:
-    script = f"srun {RUN} {SLOW} algo=sync nodes=2 {LONG} hydra.run.dir={tmp_path}/run; {REQUEUE}"
-    batch = submit(slurm, tmp_path, script, "--nodelist=h[1-2]")
-    record = Record(tmp_path / "run")
-    batch.until(lambda: len(record.marks) >= 3)
-    os.kill(task(slurm, 2), signal.SIGKILL)
-    batch.ends("FAILED")
-    batch.leaves_nothing()
-    assert record.summary["status"] == "failed"
-    assert record.summary["error"].startswith("worker 1 has died after ")
-    assert record.summary["error"] in batch.said
-    assert (record.folder / NAME).exists()
-
-
 def test_a_killed_task_leaves_the_others_of_gossip_to_go_on(slurm: Slurm, tmp_path: Path) -> None:
     skip_file = tmp_path / "skip_pauses"
     script = f"srun {RUN} {SLOW} +data.skip_file={skip_file} algo=gossip nodes=3 {BUDGET} hydra.run.dir={tmp_path}/run"
@@ -151,26 +135,6 @@ def test_a_node_that_goes_down_ends_the_run_and_the_job_goes_on_without_it(slurm
     assert "h2" not in hosts
     assert record.summary["status"] == "completed"
     record.is_one_curve()
-
-
-def test_a_full_disk_ends_the_run_with_the_checkpoint_before(slurm: Slurm, tmp_path: Path) -> None:
-    """A file system of a megabyte holds one checkpoint of 0.6 MB, a vector that both workers have, and not two."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    slurm.on(1, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
-    skip_file = tmp_path / "skip_pauses"
-    large = f"data.dim=80000 engine.checkpoint_every_s=0.3 +data.skip_file={skip_file}"
-    command = f"srun {RUN} {SLOW} algo=sync nodes=2 {BUDGET} {large} hydra.run.dir={disk}/run resume=auto"
-    batch = submit(slurm, tmp_path, f"{command}; {REQUEUE}", "--nodelist=h1", "--ntasks=2")
-    batch.ends("FAILED")
-    line = f"the record in {disk}/run cannot be written: No space left on device"
-    assert line in batch.said.splitlines()
-    assert "Traceback" not in batch.said
-    slurm.on(1, "mount", "-o", "remount,size=10m", str(disk))
-    skip_file.touch()
-    again = submit(slurm, tmp_path, command, "--nodelist=h1", "--ntasks=2")
-    again.ends("COMPLETED")
-    assert "as the resumed run" in again.said
 
 
 def task(slurm: Slurm, node: int) -> int:

@@ -16,8 +16,6 @@ from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
 
-pytestmark = pytest.mark.long
-
 PATIENCE_S = 90
 QUADRATIC = "experiment=quadratic budget.steps=10 eval.every_steps=5"
 HELD = f"{QUADRATIC} engine=sim slurm.options.hold=true"  # never starts
@@ -131,27 +129,6 @@ def test_what_slurm_refuses_is_one_line_and_can_be_submitted_again(login: Login)
     assert login.states() == {"pending": 1}
 
 
-@pytest.mark.further
-def test_what_failed_is_tried_again_and_what_did_not_is_not(login: Login) -> None:
-    """Jobs fail before they begin as long as a file is missing."""
-    site = "\"slurm.setup=['cat $SLURM_ARRAY_TASK_ID.txt || exit 3']\""
-    (login.folder / "0.txt").write_text("here")
-    login.sweep(f"submit algo=sync,gossip nodes=2 engine=sim {QUADRATIC} {site}")
-    assert login.wait("completed", "failed") == {"completed": 1, "failed": 1}
-    logs = login.sweep("logs --lines 3")
-    assert "gossip_2_0-" in logs
-    assert "cat: 1.txt: No such file or directory" in logs
-    assert "sync_2_0-" not in logs
-    assert "POINT must have ended without a result, got sync_2_0-" in login.sweep("retry sync_2_0", status=2)
-    assert "POINT must be of sweep, like gossip_2_0, got gosip_2_0" in login.sweep("retry gosip_2_0", status=2)
-    said = login.sweep("retry 'gossip_*' --trusted --slurm time=0:30:00")  # alone in its array, it is task 0
-    assert "1 point" in said
-    assert login.wait("completed") == {"completed": 2}
-    assert "nothing to retry" in login.sweep("retry")
-    jobs = [line["job"] for line in login.manifest() if line["event"] == "submitted"]
-    assert login.slurm.job(f"{jobs[-1]}_0")["TimeLimit"] == "00:30:00"
-
-
 def test_cancelled_points_leave_the_queue_and_can_be_taken_up_again(login: Login) -> None:
     """One that runs, and two that wait for it; the one that ran had written a checkpoint."""
     long = "experiment=quadratic budget.steps=10000000 eval.every_steps=50 nodes=2"
@@ -170,20 +147,6 @@ def test_cancelled_points_leave_the_queue_and_can_be_taken_up_again(login: Login
     assert summary.with_name("checkpoint.pt").exists()
     assert "3 points, each" in login.sweep("retry --slurm options.hold=true")
     assert login.states() == {"pending": 3}
-
-
-@pytest.mark.further
-def test_a_point_that_slurm_warns_goes_on_by_itself(login: Login) -> None:
-    """As before its time limit: a checkpoint, back to the queue, on to the end, in one record."""
-    login.sweep("submit experiment=quadratic budget.steps=8000 eval.every_steps=100 nodes=2 engine=sim")
-    login.started()
-    (job,) = login.slurm.run("squeue", "--noheader", "--format=%F").stdout.split()
-    login.slurm.run("scancel", "--signal=USR1", job)
-    assert login.wait("completed") == {"completed": 1}
-    assert login.slurm.job(f"{job}_0")["Restarts"] == "1"
-    (folder,) = login.folder.glob("sweep/runs/*")
-    marks = [json.loads(line)["samples"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert marks == list(range(0, 16001, 200))
 
 
 def test_the_launcher_of_submitit_runs_real_processes(slurm: Slurm, tmp_path: Path) -> None:

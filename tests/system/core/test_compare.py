@@ -98,7 +98,6 @@ def test_a_page_holds_the_verdict_the_figure_and_the_measured_runs(compared: Pat
     assert "4 runs, 2 configurations" in page
 
 
-@pytest.mark.long
 def test_killed_and_typed_again_it_comes_to_the_same_bytes(compared: Path, tmp_path: Path) -> None:
     process = start(LINE, tmp_path)
     wait_until(lambda: len(list(tmp_path.glob("comparison/runs/*/summary.json"))) >= 2, process)
@@ -131,19 +130,10 @@ def test_more_seeds_add_to_a_comparison_and_another_one_is_refused(compared: Pat
     assert setting.read_bytes() == before
 
 
-@pytest.mark.long
-def test_contenders_may_have_options_of_their_own_and_keys_that_others_lack(tmp_path: Path) -> None:
-    contenders = "[{algo: gossip, algo.tau: 2}, {algo: gossip, algo.tau: 4}, {algo: sync}]"
-    line = f"dsgd-compare {TINY} compare.seeds=1 compare.tune={{}} compare.contenders='{contenders}'"
-    result = shell(line, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "3 contenders: gossip tau=2; gossip tau=4; sync" in result.stderr
-    assert {run.setting("algo.tau") for run in runs(tmp_path)[1]} == {2, 4, None}
-
-
-@pytest.mark.long
 def test_all_runs_have_the_gradient_time_that_was_measured_once(tmp_path: Path) -> None:
-    line = LINE.replace(" cluster.gradient_s=0.01", "").replace("compare.seeds=2", "compare.seeds=1")
+    line = f"dsgd-compare algo=sync,gossip {TINY} compare.seeds=1 compare.tune={{}}".replace(
+        " cluster.gradient_s=0.01", ""
+    )
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # other tests have measured it, too
     result = shell(line, tmp_path, **cache)
     assert result.returncode == 0, result.stderr
@@ -170,99 +160,39 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
     assert sorted(timed) == [("gossip", "auto")] * 2 + [("sync", "none")] * 2
 
 
-@pytest.mark.long
-def test_a_crossing_is_bisected_seed_by_seed_and_one_outside_the_bracket_is_named(tmp_path: Path) -> None:
-    """All-reduce learns faster by its rate, and sends sixteen times as often: with a slow network it is behind."""
-    contenders = "[{algo: sync, optimizer.lr: 0.2}, {algo: localsgd, algo.tau: 16, optimizer.lr: 0.05}]"
-    line = (
-        f"dsgd-compare nodes=4 budget.epochs=4 eval.every_epochs=0.2 cluster.gradient_s=0.01 target.accuracy=0.85 "
-        f"compare.seeds=2 compare.tune={{}} compare.contenders='{contenders}' compare.crossing=cluster.bandwidth"
-    )
-    outside = shell(f"{line} compare.bracket=[1e8,1e9]", tmp_path)
-    assert outside.returncode == 2
-    assert outside.stderr.splitlines()[-1].startswith(
-        "dsgd-compare: compare.bracket must hold the crossing of most seeds, got [1e+08, 1e+09] of cluster.bandwidth: "
-        "sync optimizer.lr=0.2 is ahead on 2 of 2 seeds and localsgd optimizer.lr=0.05 tau=16 on 0 at 100 Mbit/s"
-    )
-    result = shell(f"{line} compare.bracket=[8e6,1.4e7]", tmp_path)
-    assert result.returncode == 0, result.stderr
-    whole = json.loads((tmp_path / "comparison" / "crossing.setting.json").read_text())["crossing"]
-    assert whole["above"] == "sync optimizer.lr=0.2"
-    assert all(high <= 1.05 * low for low, high in whole["bounds"])
-    assert 8e6 < whole["low"] <= whole["median"] <= whole["high"] < 1.4e7
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         ("compare.seeds=0", "compare.seeds must be >= 1, got 0"),
         ("compare.seed=3", "compare.seed is not a key of compare; did you mean compare.seeds?"),
-        ("compare.tune={optimizer.lr: [0.1, 0.1]}", "compare.tune.optimizer.lr must have a highest value"),
         ("compare.tune={optimizer.lr: [0.1]}", "compare.tune.optimizer.lr must be [lowest, highest], got [0.1]"),
         ("compare.tune={optimizer.lrr: [0.1, 0.4]}", "optimizer.lrr is not a key of the configuration; did you mean"),
-        ("compare.tune={algo.tau: [2, 8]}; algo=sync", "algo.tau is not a key of the configuration"),
         ("compare.tune={optimizer.lr: [0.1, 0.4]}; optimizer.lr=0.1", "compare.tune must not name optimizer.lr"),
-        ("compare.validation=1.5", "compare.validation must be in (0, 1), got 1.5"),
         ("compare.validation=1e-9", "data.validation"),
         ("compare.contenders=[]", "compare.contenders must have at least one"),
         ("compare.contenders=[{algo: sync}]; algo=gossip", "compare.contenders must not set algo, which the command"),
-        ("compare.contenders=[{seed: 3}]", "compare.contenders must not set seed"),
         ("compare.contenders=[{algo: sync},{algo: sync}]", "contenders must differ, got sync and sync"),
         ("compare.contenders=[{algo: sink}]", "algo must be one of"),
         ("compare.whatif={nodes: 8}", "compare.whatif.nodes must be a list of values, got 8"),
-        (
-            "nodes=2,4; compare.whatif={nodes: [8, 16]}",
-            "compare.whatif must not name nodes, by which contenders",
-        ),
         ("compare.whatif={optimizer.lr: [0.1]}", "compare.whatif must not name optimizer.lr, which is tuned"),
         ("compare.whatif={cluster.bandwith: [1e8]}", "cluster.bandwith is not a key of the configuration; did you"),
-        ("compare.node_hour=-1", "compare.node_hour must be > 0 or null, got -1"),
-        ("compare.egress_gb=0", "compare.egress_gb must be > 0 or null, got 0"),
-        ("compare.verdict=price", "compare.verdict must be one of time, cost, front, got 'price'"),
         ("compare.verdict=cost", "compare.verdict=cost needs compare.node_hour or compare.egress_gb, got neither"),
-        (
-            "compare.verdict=front; compare.egress_gb=0.09; target.accuracy=null",
-            "compare.verdict=front needs target.accuracy or target.loss, got neither",
-        ),
-        (
-            "compare.crossing=cluster.bandwidth",
-            "compare.bracket must be [lowest, highest] of cluster.bandwidth, got null",
-        ),
         (
             "compare.crossing=cluster.bandwidth; compare.bracket=[1e9, 1e8]",
             "compare.bracket must be [lowest, highest] of cluster.bandwidth, finite, > 0 and ascending, got [1e+09,",
-        ),
-        (
-            "compare.bracket=[1e8, 1e9]",
-            "compare.bracket needs compare.crossing=KEY, got [100000000.0, 1000000000.0] alone",
         ),
         (
             "compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
             "compare.crossing needs two contenders, got 1: sync",
         ),
         (
-            "algo=sync,gossip; target.accuracy=null; compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
-            "compare.crossing needs target.accuracy or target.loss, got neither",
-        ),
-        (
-            "algo=sync,gossip; compare.crossing=optimizer.lr; compare.bracket=[0.1, 0.4]",
-            "compare.crossing must not name optimizer.lr, which is tuned",
-        ),
-        (
-            "algo=sync,gossip; compare.crossing=cluster.bandwith; compare.bracket=[1e8, 1e9]",
-            "cluster.bandwith is not a key of the configuration; did you",
-        ),
-        (
             "algo=sync,gossip; engine=dist; compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
             "compare.crossing=cluster.bandwidth needs engine=sim: real processes ignore it",
         ),
-        ("compare.on=mars", "compare.on must be one of here, slurm, got 'mars'"),
         ("slurm.partition=gpu", "slurm.partition needs compare.on=slurm"),
         ("seed=1,2", "seed must be one value, got 1,2; compare.seeds"),
         ("resume=auto", "resume must not be given"),
         ("data.evaluate=test", "data.evaluate must not be given"),
-        ("hydra.sweep.dir=x", "hydra.sweep.dir must not be given"),
-        ("algo=sync,gosip", "algo must be one of"),
         ("nodes=0", "nodes must be >= 1, got 0"),
         (
             "algo=sync,gossip; algo.tau=4",
@@ -270,12 +200,6 @@ def test_a_crossing_is_bisected_seed_by_seed_and_one_outside_the_bracket_is_name
             "compare.contenders='[{algo: sync}, {algo: gossip, algo.tau: 4}]'",
         ),
         ("--algo; gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
-        ("~algo", "algo must be given, got ~algo; algo=NAME changes it"),
-        ("gossip", "an override must be key=value, got gossip; did you mean algo=gossip?"),
-        (
-            "cluster.slow_nodes={3:; 2.0}",
-            "a value with spaces must be in quotes, 'cluster.slow_nodes={3: 2.0}', got cluster.slow_nodes={3:",
-        ),
         (
             "compare.whatif={nodes:; [2,; 4]}",
             "a value with spaces must be in quotes, 'compare.whatif={nodes: [2, 4]}', got compare.whatif={nodes:",

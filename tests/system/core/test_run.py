@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -13,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dsgd.cli.compose import composed
 from dsgd.gradients.compiled import kernels_are_there
-from tests.support.command import PATIENCE_S, call, environment, lines, shell, summary, typed
+from dsgd.runner.configuration import configure
+from tests.support.command import PATIENCE_S, call, environment, lines, on_a_terminal, shell, summary, typed
 
 MARK = {
     *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),
@@ -125,6 +125,21 @@ def test_so_does_torchrun_over_process_groups(tmp_path: Path) -> None:
     assert lines(tmp_path / "run") == 3
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], []),
+        (["track=[tensorboard,mlflow]"], ["tensorboard", "mlflow"]),
+        (["wandb.mode=offline"], ["wandb"]),
+        (["track=[tensorboard]", "wandb.mode=online"], ["wandb", "tensorboard"]),
+        (["track=[wandb]", "wandb.mode=disabled"], []),
+    ],
+)
+def test_trackers_are_off_unless_a_run_asks_for_them(options: list[str], names: list[str]) -> None:
+    """`wandb.mode` alone turns wandb on, and turns it off."""
+    assert list(configure(composed(options)).trackers) == names
+
+
 def test_a_record_is_never_overwritten(
     typed_run: tuple[subprocess.CompletedProcess[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,28 +154,7 @@ def test_a_record_is_never_overwritten(
 
 def test_a_terminal_shows_progress(tmp_path: Path) -> None:
     """Virtual and host time, samples, loss and accuracy, on one line that is gone at the end."""
-    screen, terminal = pty.openpty()
-    process = subprocess.Popen(
-        typed("dsgd-run nodes=2 budget.epochs=2 hydra.run.dir=shown"),
-        cwd=tmp_path,
-        env=environment(TERM="xterm", COLUMNS="150"),
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    shown = b""
-    while True:
-        try:
-            part = os.read(screen, 4096)
-        except OSError:  # Linux: the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(screen)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    text = shown.decode()
+    text = on_a_terminal("dsgd-run nodes=2 budget.epochs=2 hydra.run.dir=shown", tmp_path)
     for part in ("s virtual", "s host", "samples", "loss", "accuracy"):
         assert part in text
     assert text.endswith("\x1b[2K")  # erased

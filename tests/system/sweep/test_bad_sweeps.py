@@ -10,68 +10,44 @@ import pytest
 
 from dsgd.cli.sweep import main
 
-# what is typed; what the line must contain
-CASES = [
-    ("", "the following arguments are required: COMMAND"),
-    ("start", "invalid choice: 'start'"),
-    ("submit", "submit must be given overrides, like algo=sync,gossip nodes=8,16, got none"),
-    ("submit --foo", "--foo"),
-    # points
-    ("submit algo=sync,gosip", "algo must be one of", "got 'gosip'; did you mean gossip?"),
-    ("submit node=4", "node is not a key of the configuration; did you mean nodes"),
-    ("submit algo=gossip algo.tau=3,0", "algo.tau must be >= 1, got 0"),
-    ("submit nodes=2,4 batch_size=1000", "batch_size must be <= 718", "got 1000"),
-    ("submit seed=range(3,3)", "a sweep must have at least one point, got none from seed=range(3,3)"),
-    ("submit optimizer.lr=interval(0,1)", "optimizer.lr must be a list of values to sweep over, got interval(0,1)"),
-    ("submit algo=sync nodes", "an override must be key=value", "got nodes"),
-    ("submit algo=sync engine.gradients=none", "engine.gradients must not be none with engine=dist"),
-    ("submit algo=sync resume=auto", "resume must not be given: dsgd-sweep says where records are"),
-    ("submit algo=sync hydra.run.dir=x", "hydra.run.dir must not be given: dsgd-sweep says where records are"),
-    ("submit algo=sync hydra/launcher=basic", "hydra/launcher must not be given"),
-    ("submit algo=sync --config-dir nope", "--config-dir must be a folder, got", "nope"),
-    # the site
-    ("submit algo=sync slurm=nope", "slurm must be one of default, got 'nope'"),
-    ("submit algo=sync slurm.partion=x", "slurm.partion is not a key of slurm; did you mean slurm.partition"),
-    ("submit algo=sync +slurm.foo=x", "slurm.foo is not a key of slurm; it has partition, account"),
-    ("submit algo=sync slurm.partition=a,b", "slurm.partition must be one value, got a,b"),
-    ("submit algo=sync \"slurm.partition='a b'\"", "slurm.partition must be one word without quotes, got 'a b'"),
-    ("submit algo=sync slurm.time=3600", "slurm.time must be a word, got 3600"),
-    ("submit algo=sync slurm.time=90m", "slurm.time must be like 2:30:00 or 1-12:00:00 (days-", "got '90m'"),
-    ("submit algo=sync slurm.time=1:30", "slurm.time must be like 2:30:00", "got '1:30'"),
-    ("submit algo=sync slurm.tasks_per_node=0", "slurm.tasks_per_node must be >= 1, got 0"),
-    ("submit algo=sync slurm.at_once=many", "slurm.at_once must be an integer, got 'many'"),
-    ("submit algo=sync slurm.warning_s=-1", "slurm.warning_s must be in [0, 65535], got -1"),
-    ("submit algo=sync slurm.modules=cuda", "slurm.modules must be a list, got 'cuda'"),
-    ("submit algo=sync slurm.options.nodes=3", "slurm.options must not hold nodes, which every job is given, got 3"),
-    ("submit algo=sync slurm.options.foo_bar=3", "slurm.options must be long options of sbatch", "foo_bar: 3"),
-    ("submit algo=sync slurm.environment.x-y=3", "slurm.environment must give variables their values, got x-y: 3"),
-    (
-        "submit algo=sync engine=dist engine.gpus_per_node=2",
-        "slurm.gpus_per_task must be >= engine.gpus_per_node = 2, got 0",
-    ),
-    # the place
-    ("submit algo=sync", "sbatch must be on the PATH (a login node of SLURM has it), got none"),
-    *((name, "--folder must be the folder of a sweep, got sweep without") for name in ("status", "logs", "collect")),
-    *((name, "got elsewhere without manifest.jsonl") for name in ("cancel --folder elsewhere",)),
-    ("logs --lines 0", "--lines must be >= 1, got 0"),
-]
+# what is typed -> what the line must contain
+CASES = """
+ -> the following arguments are required: COMMAND
+submit -> submit must be given overrides, like algo=sync,gossip nodes=8,16, got none
+submit algo=sync,gosip -> algo must be one of ... got 'gosip'; did you mean gossip?
+submit algo=gossip algo.tau=3,0 -> algo.tau must be >= 1, got 0
+submit seed=range(3,3) -> a sweep must have at least one point, got none from seed=range(3,3)
+submit algo=sync engine.gradients=none -> engine.gradients must not be none with engine=dist
+submit algo=sync resume=auto -> resume must not be given: dsgd-sweep says where records are
+submit algo=sync slurm=nope -> slurm must be one of default, got 'nope'
+submit algo=sync slurm.partion=x -> slurm.partion is not a key of slurm; did you mean slurm.partition
+submit algo=sync slurm.partition=a,b -> slurm.partition must be one value, got a,b
+submit algo=sync "slurm.partition='a b'" -> slurm.partition must be one word without quotes, got 'a b'
+submit algo=sync slurm.time=90m -> slurm.time must be like 2:30:00 or 1-12:00:00 (days- ... got '90m'
+submit algo=sync slurm.warning_s=-1 -> slurm.warning_s must be in [0, 65535], got -1
+submit algo=sync slurm.options.nodes=3 -> slurm.options must not hold nodes, which every job is given, got 3
+submit algo=sync slurm.environment.x-y=3 -> slurm.environment must give variables their values, got x-y: 3
+submit algo=sync engine=dist engine.gpus_per_node=2 -> slurm.gpus_per_task must be >= engine.gpus_per_node = 2, got 0
+submit algo=sync -> sbatch must be on the PATH (a login node of SLURM has it), got none
+status -> --folder must be the folder of a sweep, got sweep without
+logs -> --folder must be the folder of a sweep, got sweep without
+collect -> --folder must be the folder of a sweep, got sweep without
+cancel --folder elsewhere -> got elsewhere without manifest.jsonl
+logs --lines 0 -> --lines must be >= 1, got 0
+"""
 
 
-@pytest.mark.parametrize(("line", "parts"), [(case[0], case[1:]) for case in CASES], ids=[case[0] for case in CASES])
 def test_bad_input_is_one_line_and_leaves_nothing(
-    line: str,
-    parts: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(shlex.split(line)) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert [part for part in parts if part not in said.err] == []
+    for case in CASES[1:-1].split("\n"):
+        line, _, rule = case.partition(" -> ")
+        assert main(shlex.split(line)) == 2
+        said = capsys.readouterr()
+        assert (said.out, len(said.err.splitlines())) == ("", 1), case
+        assert [part for part in rule.split(" ... ") if part not in said.err] == [], (case, said.err)
     assert list(tmp_path.iterdir()) == []
 
 
