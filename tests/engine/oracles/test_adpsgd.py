@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from dsgd.algorithms.adpsgd import ADPSGD
-from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
-from dsgd.data import Quadratic
 from dsgd.streams import stream
-from dsgd.topology import Hypercube, Ring, Star, Torus
+from dsgd.topology import Ring, Star, Torus
 from dsgd.worker import Worker
 from tests.support import reference
 from tests.support.reference import Setting
-from tests.support.simulated import assert_close, cluster_of, run
+from tests.support.simulated import assert_close, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 SPREAD = np.random.default_rng(8).standard_normal((4, 5))
@@ -35,18 +33,13 @@ def anyone(s: Setting) -> Callable[[int], int | None]:
     return among(s, [[] if rank % 2 else list(range(1, s.nodes, 2)) for rank in range(s.nodes)])
 
 
-@pytest.mark.parametrize("tau", [1, 3])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "tau"),
     [
-        Setting(gradient_s=UNEVEN, steps=20),
-        Setting(gradient_s=UNEVEN, latency_s=0.1357, momentum=0.7, weight_decay=0.05),
-        Setting(gradient_s=UNEVEN, latency_s=0.2357, momentum=0.7, nesterov=True, halve_at=5),
-        Setting(gradient_s=UNEVEN, latency_s=0.9357, steps=30, start=SPREAD),  # averages are left out
-        Setting(gradient_s=UNEVEN, latency_s=4.1357, steps=30),
-        Setting(lr=0.0, start=SPREAD, gradient_s=UNEVEN, latency_s=0.3579),
-        Setting(nodes=3, gradient_s=UNEVEN[:3], latency_s=0.0791),
-        Setting(nodes=2, steps=15, gradient_s=UNEVEN[:2]),
+        (Setting(gradient_s=UNEVEN, steps=20), 1),
+        (Setting(gradient_s=UNEVEN, latency_s=0.2357, momentum=0.7, nesterov=True, weight_decay=0.05, halve_at=5), 3),
+        (Setting(gradient_s=UNEVEN, latency_s=0.9357, steps=30, start=SPREAD), 1),  # averages are left out
+        (Setting(nodes=3, gradient_s=UNEVEN[:3], latency_s=0.0791), 1),
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int) -> None:
@@ -58,10 +51,8 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int) -> None:
 @pytest.mark.parametrize(
     ("topology", "peers"),
     [
-        (Ring().build(4, 0), [[1, 3], [], [1, 3], []]),
         (Star().build(4, 0), [[1, 2, 3], [], [], []]),
-        (Hypercube().build(4, 0), [[1, 2], [], [], [1, 2]]),
-        (Torus().build(4, 0), [[1, 2], [], [], [1, 2]]),
+        (Torus(rows=2).build(4, 0), [[1, 2], [], [], [1, 2]]),
     ],
 )
 def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, peers: list[list[int]]) -> None:
@@ -92,7 +83,7 @@ class Matched(ADPSGD):
         return () if worker.rank.bit_count() % 2 else Partner(worker, bits)
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8])
+@pytest.mark.parametrize("nodes", [4, 8])
 def test_a_matching_during_each_gradient_is_d_psgd(nodes: int) -> None:
     """Published D-PSGD with W = 1/2 for both of a pair, where all are equally fast."""
     spread = np.random.default_rng(nodes).standard_normal((nodes, 5))
@@ -103,22 +94,6 @@ def test_a_matching_during_each_gradient_is_d_psgd(nodes: int) -> None:
         return (np.eye(nodes) + np.eye(nodes)[partner]) / 2
 
     assert_close(run(s, Matched(ANYONE)).xs, reference.dpsgd(s, mixing), 1e-10)
-
-
-def test_one_worker_is_sgd_bit_for_bit() -> None:
-    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
-    assert (run(s, ADPSGD(ANYONE)).xs == run(s, Sync()).xs).all()
-
-
-def test_workers_with_the_same_data_are_sgd_bit_for_bit() -> None:
-    s = Setting(momentum=0.9, data=Quadratic(dim=5, spread=0, noise=0))
-    assert (run(s, ADPSGD(ANYONE)).xs == run(replace(s, nodes=1), Sync()).xs).all()
-
-
-def test_two_equal_workers_agree_on_their_exact_mean() -> None:
-    """And do not swap their vectors."""
-    s = Setting(nodes=2, lr=0.0, start=SPREAD[:2])
-    assert_close(run(s, ADPSGD(ANYONE)).xs[1], np.tile(SPREAD[:2].mean(axis=0), (2, 1)))
 
 
 class Symmetric(ADPSGD):
@@ -132,27 +107,6 @@ def test_two_that_ask_each_other_at_once_swap_their_vectors() -> None:
     """Which is why only half of the workers begin averages."""
     s = Setting(nodes=2, lr=0.0, start=SPREAD[:2], latency_s=0.1)
     assert_close(run(s, Symmetric(ANYONE)).xs[1], SPREAD[[1, 0]])
-
-
-@pytest.mark.long
-@pytest.mark.further
-def test_a_single_average_shrinks_the_spread_as_computed() -> None:
-    """V = sum_i |x_i - mean|^2. Of p / 2 active and as many passive workers, whose means are a distance D from that of
-    all, an average leaves E[V'] = V (1 - 1 / p) - D^2.
-
-    Exponential gradient times make the next one to begin a gradient a random one, active with probability 1/2."""
-    p, found = 6, []
-    for seed in range(40):
-        start = np.random.default_rng(1000 + seed).standard_normal((p, 3))
-        s = Setting(p, 16, lr=0.0, seed=seed, data=Quadratic(dim=3), start=start)
-        xs = run(s, ADPSGD(ANYONE), replace(cluster_of(s), jitter=1.0), mark_samples=1).xs[1:-1]
-        assert_close(xs.sum(axis=1), np.tile(start.sum(axis=0), (len(xs), 1)))
-        V = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
-        D2 = ((xs[:, ::2].mean(axis=1) - xs.mean(axis=1)) ** 2).sum(axis=1)
-        found += list((V[1:] - V[:-1] + (V / p + D2)[:-1] / 2) / V[:-1])
-    error = np.std(found) / np.sqrt(len(found))
-    assert error < 0.004
-    assert np.mean(found) == pytest.approx(0, abs=4 * error)
 
 
 def test_an_average_that_outlasts_a_gradient_leaves_the_next_one_out() -> None:

@@ -82,20 +82,18 @@ def kept(path: Path, name: str) -> Array:
     return np.array([node.worker.kept[name].numpy() for node in path.simulation.machine.nodes])
 
 
+SETTINGS = {
+    "paper": Setting(steps=14, nodes=7, data=WIDE, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6),
+    "code": Setting(steps=14, nodes=6, data=WIDE, momentum=0.5, start=SPREAD[:6]),
+}
+
+
 @pytest.mark.parametrize("order", SENDING)
 @pytest.mark.parametrize("compressor", COMPRESSORS)
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(steps=14, nodes=4, data=WIDE, start=SPREAD[:4]),
-        Setting(steps=14, nodes=7, data=WIDE, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6),
-        Setting(steps=14, nodes=6, data=WIDE, momentum=0.5, start=SPREAD[:6]),
-    ],
-    ids=["ring", "momentum", "star"],
-)
-def test_agrees_with_a_numpy_loop(setting: Setting, compressor: str, order: str) -> None:
+def test_agrees_with_a_numpy_loop(compressor: str, order: str) -> None:
     """And the weighted sum that a worker keeps is that of the copies of all, each at home."""
-    s, algo = setting, choco(setting, compressor, 0.3, order)
+    s = SETTINGS[order]
+    algo = choco(s, compressor, 0.3, order)
     W = algo.topology.matrix()
     path = run(s, algo)
     expected, H = loop(s, W, compress_of(s, compressor), 0.3, order)
@@ -104,18 +102,7 @@ def test_agrees_with_a_numpy_loop(setting: Setting, compressor: str, order: str)
     assert_close(kept(path, "mixed"), W @ kept(path, "hat"), 1e-13)
 
 
-@pytest.mark.parametrize("order", SENDING)
-@pytest.mark.parametrize("gamma", [0.45, 1.2])
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_the_mean_moves_by_the_mean_of_the_gradients_exactly(compressor: str, gamma: float, order: str) -> None:
-    s = Setting(nodes=8, steps=8, data=WIDE, start=SPREAD, weight_decay=0.05)
-    path = run(s, choco(s, compressor, gamma, order))
-    gradients = np.array([s.gradients(k, x).mean(axis=0) for k, x in enumerate(path.xs[:-1])])
-    assert_close(np.diff(path.mean, axis=0), -s.lr * gradients, 1e-10)
-
-
-@pytest.mark.parametrize(("order", "gradient"), [("paper", "first"), ("code", "before")])
-@pytest.mark.parametrize("nodes", [4, 6])
+@pytest.mark.parametrize(("nodes", "order", "gradient"), [(4, "paper", "first"), (6, "code", "before")])
 def test_without_compression_it_is_dpsgd(nodes: int, order: str, gradient: str) -> None:
     s = Setting(nodes=nodes, steps=15, data=WIDE, momentum=0.6, start=SPREAD[:nodes])
     algo = choco(s, "none", 1.0, order)
@@ -124,8 +111,7 @@ def test_without_compression_it_is_dpsgd(nodes: int, order: str, gradient: str) 
     assert_close(run(s, all_of_them).xs, run(s, algo).xs, 1e-10)
 
 
-@pytest.mark.parametrize("order", SENDING)
-@pytest.mark.parametrize(("nodes", "gamma"), [(4, 0.0), (1, 0.7)])
+@pytest.mark.parametrize(("nodes", "gamma", "order"), [(4, 0.0, "paper"), (1, 0.7, "code")])
 def test_alone_or_without_mixing_a_worker_makes_its_own_sgd(nodes: int, gamma: float, order: str) -> None:
     s = Setting(nodes=nodes, steps=12, data=WIDE, momentum=0.8, start=SPREAD[:nodes])
     X, direction = s.xs(), Direction(s)
@@ -140,7 +126,7 @@ def disagreement(xs: Array) -> float:
     return float(np.linalg.norm(xs - xs.mean(axis=0)))
 
 
-@pytest.mark.parametrize(("nodes", "order"), [(4, "paper"), (4, "code"), (8, "paper"), (6, "code")])
+@pytest.mark.parametrize(("nodes", "order"), [(4, "paper"), (6, "code")])
 def test_without_compression_workers_come_together_below_the_limit_and_not_above(nodes: int, order: str) -> None:
     """gamma (1 - lambda_min) < 2: 1.5 on a ring with even p."""
     s = Setting(nodes=nodes, steps=60, lr=0.0, data=WIDE, start=SPREAD[:nodes])
@@ -170,7 +156,7 @@ def test_gossip_shrinks_at_least_as_fast_as_its_theorem_says(compressor: str, le
     """Koloskova et al. 2019, Theorem 2: with its gamma, by 1 - rho^2 delta / 82 a step, in the squares of the distances
     from the mean and from the public copies. One level of qsgd on 12 numbers enlarges what it codes, if it is not
     divided."""
-    s = Setting(nodes=4, steps=500, lr=0.0, data=WIDE, start=SPREAD[:4])
+    s = Setting(nodes=4, steps=150, lr=0.0, data=WIDE, start=SPREAD[:4])
     W = Ring().build(4, 0).matrix()
     eigenvalues = np.sort(np.linalg.eigvalsh(W))
     rho, beta = 1 - max(abs(eigenvalues[0]), eigenvalues[-2]), 1 - eigenvalues[0]
@@ -190,8 +176,9 @@ def test_a_graph_must_be_undirected_and_fixed(graph: TopologyConfig) -> None:
         CHOCO(topology).check(8, 0.1, 0.0)
 
 
-@pytest.mark.parametrize("order", SENDING)
-@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize(
+    ("compressor", "order"), [("topk", "paper"), ("randomk", "code"), ("sign", "code"), ("qsgd", "paper")]
+)
 def test_codes_go_to_the_neighbours_and_overlap_in_the_order_of_the_code(compressor: str, order: str) -> None:
     p, steps, d, N = 5, 4, 20, 1e6
     algo = CHOCO(Ring().build(p, 0), compressor, share=0.1, order=order, code_s=0.5)
@@ -202,11 +189,3 @@ def test_codes_go_to_the_neighbours_and_overlap_in_the_order_of_the_code(compres
     exchange = 0.5 + 0.75 + 2 * n / 1e6
     step = 1 + exchange if order == "paper" else max(1.0, exchange)
     assert simulation.time_s == pytest.approx(steps * step, rel=1e-9)
-
-
-def test_slow_network_and_stragglers_change_no_value() -> None:
-    s = Setting(steps=13, momentum=0.5, data=WIDE)
-    algo = choco(s, "topk", 0.3, "code")
-    path = run(s, algo, Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
-    assert path.marks[-1]["idle_fraction_max"] > 0.3
-    assert_close(path.xs[-1], run(s, algo).xs[-1])

@@ -11,14 +11,12 @@ import pytest
 from dsgd.algorithms.corrected import METHODS, Corrected
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
-from dsgd.data import Quadratic
-from dsgd.topology import Complete, OnePeerExponential, Ring, Star, Topology, Torus
+from dsgd.topology import Complete, OnePeerExponential, Ring, Star, Topology
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, run
 
 SPREAD = np.random.default_rng(8).standard_normal((8, 5))
-GRAPHS = {4: Ring(), 7: Ring(), 8: Star(), 6: Torus()}
+GRAPHS = {7: Ring(), 8: Star()}
 EXACT = ("d2", "tracking")
 
 
@@ -73,61 +71,18 @@ LOOPS = {"d2": d2, "tracking": tracking, "qg": qg, "decentlam": decentlam}
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("nodes", GRAPHS)
+@pytest.mark.parametrize("nodes", [7, 8])
 def test_agrees_with_the_papers_form_as_a_numpy_loop(method: str, nodes: int) -> None:
-    s = Setting(nodes=nodes, steps=14, weight_decay=0.05, start=SPREAD[:nodes])
+    """A rate that changes is that of the step; d2 and tracking know one rate only."""
+    halve_at = None if method in EXACT else 6
+    s = Setting(nodes=nodes, steps=14, weight_decay=0.05, start=SPREAD[:nodes], halve_at=halve_at)
     algo = corrected(s, method, beta=0.8)
     assert_close(run(s, algo).xs, LOOPS[method](s, algo.topology.matrix(), 0.8), 1e-10)
 
 
-@pytest.mark.parametrize("method", ["qg", "decentlam"])
-def test_the_rate_of_a_schedule_is_that_of_the_step(method: str) -> None:
-    s = Setting(nodes=4, steps=14, halve_at=6)
-    algo = corrected(s, method, beta=0.8)
-    assert_close(run(s, algo).xs, LOOPS[method](s, algo.topology.matrix(), 0.8), 1e-10)
-
-
-@pytest.mark.parametrize("nodes", [4, 6])
-@pytest.mark.parametrize("method", EXACT)
-def test_every_worker_ends_at_the_minimiser_of_all(method: str, nodes: int) -> None:
-    """Whose own minima are elsewhere. D-PSGD's workers do not, and with momentum less so."""
-    data = Quadratic(dim=5, condition=4, noise=0)
-    s = Setting(nodes=nodes, steps=300, lr=0.4, data=data, start=SPREAD[:nodes])
-    off = np.abs(run(s, corrected(s, method), mark_samples=s.samples).xs[-1] - s.target).max()
-    assert off < 1e-8
-    topology = GRAPHS[nodes].build(nodes, s.seed)
-    beside = [
-        np.abs(run(each, DPSGD(topology, "first"), mark_samples=s.samples).xs[-1] - s.target).max()
-        for each in (s, replace(s, momentum=0.5))
-    ]
-    assert beside[1] > 1.1 * beside[0] > 0.05
-
-
-@pytest.mark.parametrize("method", ["qg", "decentlam"])
-def test_momentum_moves_no_fixed_point(method: str) -> None:
-    """Both end where D-PSGD without momentum does."""
-    data = Quadratic(dim=5, condition=4, noise=0)
-    s = Setting(nodes=4, steps=400, lr=0.2, data=data)
-    expected = run(s, DPSGD(Ring().build(4, 3), "first"), mark_samples=s.samples).xs[-1]
-    found = run(s, corrected(s, method, beta=0.5), mark_samples=s.samples).xs[-1]
-    assert_close(found, expected, 1e-7)
-
-
-@pytest.mark.parametrize("method", EXACT)
-def test_the_mean_moves_by_the_mean_of_the_gradients_exactly(method: str) -> None:
-    s = Setting(nodes=7, steps=12, start=SPREAD[:7], weight_decay=0.05)
-    path = run(s, corrected(s, method))
-    gradients = np.array([s.gradients(k, x).mean(axis=0) for k, x in enumerate(path.xs[:-1])])
-    assert_close(np.diff(path.mean, axis=0), -s.lr * gradients, 1e-10)
-
-
-@pytest.mark.parametrize("method", EXACT)
-def test_on_a_complete_graph_from_one_start_tracking_is_all_reduce_sgd(method: str) -> None:
+def test_on_a_complete_graph_from_one_start_tracking_is_all_reduce_sgd() -> None:
     s = Setting(nodes=4, steps=12)
-    found, expected = run(s, corrected(s, method, Complete().build)), run(s, Sync())
-    if method == "tracking":
-        assert_close(found.xs, expected.xs, 1e-10)
-    assert_close(found.mean, expected.mean, 1e-10)  # W of d2 is not the complete graph's
+    assert_close(run(s, corrected(s, "tracking", Complete().build)).xs, run(s, Sync()).xs, 1e-10)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,11 +107,3 @@ def test_quasi_global_momentum_of_zero_is_dpsgd_whose_step_comes_first() -> None
     s = Setting(nodes=7, steps=12, start=SPREAD[:7])
     topology = OnePeerExponential().build(7, 3)
     assert_close(run(s, Corrected(topology, "qg", 0.0)).xs, run(s, DPSGD(topology, "first")).xs, 1e-12)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_slow_network_and_stragglers_change_no_value(method: str) -> None:
-    s = Setting(nodes=4, steps=13)
-    path = run(s, corrected(s, method), Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
-    assert path.marks[-1]["idle_fraction_max"] > 0.3
-    assert_close(path.xs[-1], run(s, corrected(s, method)).xs[-1])

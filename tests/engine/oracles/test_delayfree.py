@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from tests.support import reference
 from tests.support.reference import Setting
@@ -18,14 +15,13 @@ from tests.support.simulated import assert_close, cluster_of, run
 SPREAD = np.random.default_rng(8).standard_normal((4, 5))
 
 
-@pytest.mark.parametrize("tau", [2, 4, 10, 60])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "tau"),
     [
-        Setting(steps=13),
-        Setting(steps=13, nodes=1),
-        Setting(steps=13, momentum=0.8, weight_decay=0.05, start=SPREAD),
-        Setting(steps=13, momentum=0.8, nesterov=True, halve_at=6),
+        (Setting(steps=13), 2),
+        (Setting(steps=13, momentum=0.8, weight_decay=0.05, start=SPREAD), 4),
+        (Setting(steps=13, momentum=0.8, nesterov=True, halve_at=6), 10),
+        (Setting(steps=13), 60),
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int):
@@ -33,44 +29,16 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int):
     assert_close(run(setting, DelayFree(tau)).xs, reference.delayfree(setting, tau))
 
 
-@pytest.mark.parametrize("tau", [2, 6])
-def test_slow_network_and_stragglers_change_no_value(tau: int):
-    """An all-reduce that takes longer than its cycle is waited for."""
-    s = Setting(steps=13, momentum=0.5)
-    cluster = Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3)
-    path = run(s, DelayFree(tau), cluster)
-    assert path.marks[-1]["idle_fraction_max"] > 0.3
-    assert_close(path.xs[-1], reference.delayfree(s, tau)[-1])
-
-
-@pytest.mark.parametrize("tau", [2, 8, 16])
-def test_one_worker_is_sgd_bit_for_bit(tau: int):
-    """P = s, and the merge adds zero."""
-    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
-    assert (run(s, DelayFree(tau)).xs == run(s, Sync()).xs).all()
-
-
-@pytest.mark.parametrize("tau", [2, 6])
-def test_mean_moves_by_the_mean_gradient(tau: int):
+def test_mean_moves_by_the_mean_gradient():
     """mean' = mean - lr mean_i g_i(x_i) at every step, merges included: with equal curvature, the path of sync."""
     s = Setting(lr=0.2)
-    path = run(s, DelayFree(tau))
+    path = run(s, DelayFree(6))
     for k in range(s.steps):
         assert_close(path.mean[k + 1], path.mean[k] - s.lr * s.gradients(k, path.xs[k]).mean(axis=0))
     assert_close(path.mean, run(s, Sync()).xs[:, 0])
 
 
-@pytest.mark.parametrize("tau", [2, 6])
-def test_after_a_merge_workers_differ_by_their_displacements(tau: int):
-    """x_i - x_j = delta_i - delta_j, delta_i = -lr (sum of the g_i of the cycle), whatever they differed by before."""
-    s = Setting(start=SPREAD)
-    path, beta = run(s, DelayFree(tau)), tau // 2
-    for end in range(beta, s.steps + 1, beta):
-        delta = -s.lr * np.sum([s.gradients(k, path.xs[k]) for k in range(end - beta, end)], axis=0)
-        assert_close(path.xs[end] - path.mean[end], delta - delta.mean(axis=0), 1e-11)
-
-
-@pytest.mark.parametrize("nodes", [2, 4, 16])
+@pytest.mark.parametrize("nodes", [2, 8])
 def test_discrepancy_from_noise_is_independent_of_the_workers(nodes: int):
     """Pure noise: E (x_i - x_j)^2 = 2 beta (lr sigma)^2 per coordinate after a merge, no p in it."""
     beta, steps = 4, 24
@@ -84,7 +52,7 @@ def test_discrepancy_from_noise_is_independent_of_the_workers(nodes: int):
     assert np.mean((ends[:, 0] - ends[:, 1]) ** 2) == pytest.approx(expected, rel=0.05)
 
 
-@pytest.mark.parametrize(("tau", "lr"), [(2, 0.5), (2, 0.9), (6, 0.3), (6, 1.2)])
+@pytest.mark.parametrize(("tau", "lr"), [(2, 0.9), (6, 1.2)])
 def test_deviations_follow_their_recursion(tau: int, lr: float):
     """dev' = (r - 1)(dev - (c_i - c)) with r = (1 - lr h)^beta, from one merge to the next, on exact quadratics."""
     s = Setting(lr=lr, data=Quadratic(dim=5, noise=0), start=SPREAD)
@@ -95,7 +63,7 @@ def test_deviations_follow_their_recursion(tau: int, lr: float):
         assert_close(after, (r - 1) * (before - (s.minima - s.target)), 1e-11)
 
 
-@pytest.mark.parametrize(("lr", "shrinks"), [(0.9, True), (0.98, True), (1.02, False), (1.2, False)])
+@pytest.mark.parametrize(("lr", "shrinks"), [(0.98, True), (1.02, False)])
 def test_one_step_cycles_are_stable_up_to_lr_h_1(lr: float, shrinks: bool):
     """beta = 1: deviations are multiplied by -lr h in every cycle, although the mean alone would bear 2."""
     s = Setting(lr=lr, steps=60, data=Quadratic(2, 1.0, spread=0, noise=0), start=SPREAD[:, :2])
@@ -107,15 +75,6 @@ def test_one_step_cycles_are_stable_up_to_lr_h_1(lr: float, shrinks: bool):
     assert spread[60] / spread[0] == pytest.approx(lr**120, rel=1e-6)
 
 
-def test_stationary_variance_of_the_mean_is_that_of_synchronous_sgd():
-    """lr sigma^2 / (p h (2 - lr h)) in every coordinate, at any tau."""
-    s = Setting(nodes=4, lr=0.2, steps=400, data=Quadratic(dim=1000, condition=2, spread=0, noise=0.7), seed=0)
-    s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
-    errors = run(s, DelayFree(tau=8)).mean[100:] - s.target
-    expected = s.lr * s.data.noise**2 / (s.nodes * s.h * (2 - s.lr * s.h))
-    assert np.mean(errors**2 / expected) == pytest.approx(1, abs=0.05)
-
-
 def test_an_all_reduce_shorter_than_its_cycle_costs_no_time():
     """The all-reduce runs during the cycle: as long as it is the shorter one, a step costs its gradient and no more."""
     s = Setting(
@@ -125,8 +84,7 @@ def test_an_all_reduce_shorter_than_its_cycle_costs_no_time():
     assert path.marks[-1]["time_s"] == pytest.approx(12.0, rel=1e-12)
 
 
-@pytest.mark.parametrize("nodes", [2, 12])
-@pytest.mark.parametrize("tau", [2, 16])
+@pytest.mark.parametrize(("nodes", "tau"), [(2, 16), (12, 2)])
 def test_the_regret_exceeds_that_of_sequential_learning_by_the_discrepancy_alone(nodes: int, tau: int):
     """The paper's theorem where all is known. On one convex quadratic the mean of the workers is sequential SGD, so the
     regret of the workers' own vectors is its regret and h / 2 times their squared distance from the mean. A worker

@@ -11,7 +11,6 @@ from dsgd.algorithms.diloco import OUTER, DiLoCo
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from tests.support import reference
-from tests.support.long import all_long_but
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed
@@ -25,15 +24,14 @@ def start(nodes: int) -> Array:
     return np.tile(SPREAD[0], (nodes, 1))
 
 
+OWN = Setting(steps=13, start=start(4), data=Quadratic(dim=5, curvature_spread=0.5))
+DECAYING = Setting(steps=13, nodes=3, start=start(3), momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6)
+
+
 @pytest.mark.parametrize("overlap", LATE)
-@pytest.mark.parametrize("outer", OUTER)
-@pytest.mark.parametrize("tau", [1, 3, 50])
 @pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(steps=13, start=start(4), data=Quadratic(dim=5, curvature_spread=0.5)),
-        Setting(steps=13, nodes=3, start=start(3), momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6),
-    ],
+    ("outer", "tau", "setting"),
+    [("nesterov", 3, DECAYING), ("heavy_ball", 1, OWN), ("slowmo", 3, DECAYING)],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, outer: str, overlap: str) -> None:
     path = run(setting, DiLoCo(tau, outer, olr=0.4, beta=0.6, overlap=overlap))
@@ -82,7 +80,7 @@ def test_where_it_ends_when_curvatures_differ(overlap: str) -> None:
     """At the mean of the workers' own minima with the weights a_i, as without overlap, but with eager a / (1 + olr a /
     (p (1 - beta))): its workers end apart, by the share of a difference that each of them sees alone."""
     p, tau, olr, beta = 4, 5, 0.3, 0.5
-    s = Setting(p, steps=900, lr=0.3, data=Quadratic(dim=5, condition=2, noise=0, curvature_spread=0.5))
+    s = Setting(p, steps=600, lr=0.4, data=Quadratic(dim=5, condition=2, noise=0, curvature_spread=0.5))
     path = run(s, DiLoCo(tau, olr=olr, beta=beta, overlap=overlap), mark_samples=s.samples)
     C, a = s.minima, 1 - (1 - s.lr * s.hs) ** tau
     eager = a / (1 + olr * a / (p * (1 - beta)))
@@ -94,21 +92,20 @@ def test_where_it_ends_when_curvatures_differ(overlap: str) -> None:
 
 
 @pytest.mark.parametrize("overlap", LATE)
-@pytest.mark.parametrize(
-    ("nodes", "outer", "beta"), all_long_but([(2, "slowmo", 0.5)], [(4, "nesterov", 0.9), (2, "slowmo", 0.5)])
-)
-@pytest.mark.parametrize("share", [0.98, 1.02])
-def test_is_stable_up_to_its_limit(nodes: int, outer: str, beta: float, overlap: str, share: float) -> None:
+def test_is_stable_up_to_its_limit(overlap: str) -> None:
+    nodes, outer, beta = 2, "slowmo", 0.5
     data = Quadratic(dim=1, condition=1.0, spread=0, noise=0)
     s = Setting(nodes, steps=600, lr=0.3, data=data, start=start(nodes)[:, :1])
     a = 1 - (1 - s.lr) ** 2
     limit = DiLoCo(2, outer, 1.0, beta, overlap).limit(nodes)
-    path = run(s, DiLoCo(2, outer, share * limit / a, beta, overlap), mark_samples=6 * nodes)
-    errors = np.abs(path.mean - s.target)[:, 0]
-    late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
-    assert (later < late) == (share < 1)
+    for share in (0.98, 1.02):
+        path = run(s, DiLoCo(2, outer, share * limit / a, beta, overlap), mark_samples=6 * nodes)
+        errors = np.abs(path.mean - s.target)[:, 0]
+        late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
+        assert (later < late) == (share < 1)
 
 
+@settings(max_examples=40)
 @given(st.sampled_from(OUTER), st.sampled_from(("none", *LATE)), st.floats(0, 0.99), st.integers(1, 100))
 def test_the_limit_is_where_a_root_of_the_recurrence_leaves_the_unit_circle(
     outer: str, overlap: str, beta: float, nodes: int
@@ -130,7 +127,7 @@ def test_the_limits_at_the_papers_momentum() -> None:
     assert limits == pytest.approx([1.357, 0.770, 0.416, 0.320, 0.253], abs=5e-4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.integers(2, 12), st.integers(1, 5), st.floats(1e-3, 20.0), st.floats(0, 0.1), st.sampled_from(LATE))
 def test_an_average_that_takes_longer_than_a_round_is_waited_for(
     p: int, tau: int, transfer_s: float, a: float, overlap: str
@@ -143,10 +140,3 @@ def test_an_average_that_takes_longer_than_a_round_is_waited_for(
     assert simulation.time_s == pytest.approx(tau * t + 5 * max(tau * t, T), rel=1e-9)
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([5 * 2 * (p - 1) / p * 1e6] * p, rel=1e-9)
-
-
-def test_slow_network_and_stragglers_change_no_value() -> None:
-    s = Setting(steps=13, momentum=0.5)
-    path = run(s, DiLoCo(4, olr=0.3, overlap="eager"), Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
-    assert path.marks[-1]["idle_fraction_max"] > 0.3
-    assert_close(path.xs[-1], reference.diloco_overlapped(s, 4, "eager", "nesterov", 0.3, 0.9)[0][-1])

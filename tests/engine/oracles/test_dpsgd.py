@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
@@ -26,9 +25,8 @@ from dsgd.topology import (
     Torus,
 )
 from tests.support import reference
-from tests.support.long import all_long_but
 from tests.support.reference import Array, Setting
-from tests.support.simulated import Path, assert_close, cluster_of, run
+from tests.support.simulated import Path, assert_close, run
 
 Mixing = Callable[[int], Array]
 SPREAD = np.random.default_rng(8).standard_normal((8, 5))
@@ -70,15 +68,12 @@ GRAPHS: list[tuple[TopologyConfig, int, Mixing]] = [
 ]
 
 
-CONSTANT = [case for case in GRAPHS if not isinstance(case[0], OnePeerExponential)]
-
-
 def decentralised(graph: TopologyConfig, s: Setting, gradient: str = "before", cluster: Cluster | None = None) -> Path:
     return run(s, DPSGD(graph.build(s.nodes, s.seed), gradient), cluster)
 
 
 @pytest.mark.parametrize("gradient", ["before", "after"])
-@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS)
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS[5:])
 def test_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mixing, gradient: str):
     """X = W X - lr D(G), rows of W by hand: a directed, changing W must take in its sources, not its targets."""
     # latency, so that marks lie between a step and the next mixture
@@ -86,14 +81,14 @@ def test_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mix
     assert_close(decentralised(graph, s, gradient).xs, reference.dpsgd(s, mixing, gradient))
 
 
-@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS)
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), GRAPHS[:5])
 def test_a_step_before_the_exchange_agrees_with_a_numpy_loop(graph: TopologyConfig, nodes: int, mixing: Mixing):
     """X = W (X - lr D(G)): where communication takes no time, marks see the mixture."""
     s = Setting(nodes, momentum=0.7, weight_decay=0.05)
     assert_close(decentralised(graph, s, "first").xs, reference.dpsgd(s, mixing, "first"))
 
 
-@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}])
+@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9, "nesterov": True}])
 def test_adapt_then_combine_on_a_complete_graph_is_synchronous_sgd(momentum: dict[str, Any]):
     """The mean of x - lr u_i is x - lr mean(u_i), and momentum is linear in the gradients, local as it is."""
     s = Setting(weight_decay=0.05, **momentum)
@@ -101,33 +96,14 @@ def test_adapt_then_combine_on_a_complete_graph_is_synchronous_sgd(momentum: dic
 
 
 @pytest.mark.parametrize("gradient", ["before", "after", "first"])
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(),
-        Setting(nodes=1, momentum=0.5),
-        Setting(momentum=0.8, nesterov=True),
-        Setting(halve_at=4, start=SPREAD[:4]),
-    ],
-)
-def test_optimiser_and_stragglers_agree_with_a_numpy_loop(setting: Setting, gradient: str):
+def test_optimiser_and_stragglers_agree_with_a_numpy_loop(gradient: str):
     """Momentum stays local, and a slow node, jitter and queues change when a step happens but not what it is."""
-    uneven = JITTER if setting.nodes > 1 else cluster_of(setting)
-    graph = OnePeerExponential()
-    path = run(setting, DPSGD(graph.build(setting.nodes, 0), gradient), uneven)
-    mixing = (lambda k: from_the_left(4, 2 ** (k % 2))) if setting.nodes > 1 else (lambda k: np.eye(1))
-    assert_close(path.xs[-1], reference.dpsgd(setting, mixing, gradient)[-1])
+    s = Setting(momentum=0.8, nesterov=True, halve_at=4, start=SPREAD[:4])
+    path = run(s, DPSGD(OnePeerExponential().build(4, 0), gradient), JITTER)
+    assert_close(path.xs[-1], reference.dpsgd(s, lambda k: from_the_left(4, 2 ** (k % 2)), gradient)[-1])
 
 
-@pytest.mark.parametrize("gradient", ["before", "after", "first"])
-@pytest.mark.parametrize("graph", [Ring(), Complete(), OnePeerExponential(), Hypercube()])
-def test_one_worker_is_sgd_bit_for_bit(graph: TopologyConfig, gradient: str):
-    """W = 1."""
-    s = Setting(nodes=1, momentum=0.9, weight_decay=0.05)
-    assert (decentralised(graph, s, gradient).xs == run(s, Sync()).xs).all()
-
-
-@pytest.mark.parametrize("graph", [Ring(), Star(), Exponential(), OnePeerExponential(), Torus()])
+@pytest.mark.parametrize("graph", [Star(), OnePeerExponential()])
 def test_mean_moves_by_the_mean_gradient(graph: TopologyConfig):
     """mean' = mean - lr mean_i g_i(x_i), for every doubly stochastic W: with equal curvature, the path of sync."""
     s = Setting(nodes=6, lr=0.2)
@@ -137,13 +113,6 @@ def test_mean_moves_by_the_mean_gradient(graph: TopologyConfig):
         assert_close(path.mean[k + 1], path.mean[k] - moved)
     assert_close(path.mean, run(s, Sync()).xs[:, 0])
     assert np.abs(path.xs[-1] - path.mean[-1]).max() > 0.01
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_complete_graph_is_delay_free_averaging_every_step(momentum: float):
-    """x_i = mean - lr g_i(x_i) is a cycle of one step: the same as delayfree with tau = 2."""
-    s = Setting(momentum=momentum, start=SPREAD[:4])
-    assert_close(decentralised(Complete(), s).xs, run(s, DelayFree(tau=2)).xs)
 
 
 def test_complete_graph_with_the_gradient_at_the_mixture():
@@ -156,9 +125,7 @@ def test_complete_graph_with_the_gradient_at_the_mixture():
         assert_close(path.xs[k + 1] - path.xs[k + 1, 0], -s.lr * (g - g[0]), 1e-11)
 
 
-@pytest.mark.parametrize(
-    ("graph", "nodes", "mixing"), [case for case in GRAPHS if not isinstance(case[0], OnePeerExponential)]
-)
+@pytest.mark.parametrize(("graph", "nodes", "mixing"), [GRAPHS[0], GRAPHS[3]])
 def test_fixed_point_on_exact_quadratics(graph: TopologyConfig, nodes: int, mixing: Mixing):
     """(I - W + lr h) x = lr h c_i in every coordinate; its mean is the common minimum."""
     s = Setting(nodes, 90, lr=0.3, data=Quadratic(dim=4, condition=1.2, noise=0))
@@ -169,8 +136,7 @@ def test_fixed_point_on_exact_quadratics(graph: TopologyConfig, nodes: int, mixi
     assert_close(end.mean(axis=0), s.target, 1e-9)
 
 
-@pytest.mark.parametrize("gradient", ["after", "first"])
-@pytest.mark.parametrize("shrinks", [True, False])
+@pytest.mark.parametrize(("gradient", "shrinks"), [("after", True), ("first", False)])
 def test_other_orders_are_stable_up_to_the_rate_of_sgd(gradient: str, shrinks: bool):
     """Modes have factors lambda_k (1 - lr h): on a ring of four, whose smallest eigenvalue is -1/3, that of the mean is
     the first to grow, at lr h = 2."""
@@ -181,31 +147,19 @@ def test_other_orders_are_stable_up_to_the_rate_of_sgd(gradient: str, shrinks: b
     assert (far[60] < far[30]) == shrinks
 
 
-STABILITY = [(Ring(), 4, 2 / 3), (Complete(), 4, 1.0), (Torus(), 16, 2 / 5), (Hypercube(), 8, 1 / 2), (Ring(), 3, 1.0)]
-
-
-@pytest.mark.parametrize(("graph", "nodes", "bound"), all_long_but(STABILITY[:2], STABILITY))
-@pytest.mark.parametrize("shrinks", [True, False])
+@pytest.mark.parametrize(("graph", "nodes", "bound"), [(Ring(), 4, 2 / 3), (Complete(), 4, 1.0)])
 def test_published_order_is_stable_up_to_1_plus_the_smallest_eigenvalue(
-    graph: TopologyConfig, nodes: int, bound: float, shrinks: bool
+    graph: TopologyConfig, nodes: int, bound: float
 ):
     """Modes have factors lambda_k - lr h, so lr h < 1 + lambda_min(W).
 
-    That is 2/3 on an even ring, 1 on a complete graph, 2/5 on a 4 x 4 torus and 2 / (q + 1) on a hypercube."""
+    That is 2/3 on an even ring and 1 on a complete graph."""
     start = np.random.default_rng(nodes).standard_normal((nodes, 2))
-    s = Setting(nodes, 60, (0.97 if shrinks else 1.03) * bound, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
-    xs = decentralised(graph, s).xs
-    spread = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
-    assert (spread[60] < spread[30]) == shrinks
-
-
-@pytest.mark.parametrize(("graph", "nodes"), [(Ring(), 4), (Torus(), 16), (Hypercube(), 8)])
-def test_gradient_at_the_mixture_is_stable_up_to_the_bound_of_sgd(graph: TopologyConfig, nodes: int):
-    """Modes have factors lambda_k (1 - lr h): no rate is lost, lr h = 1.9 is fine."""
-    start = np.random.default_rng(nodes).standard_normal((nodes, 2))
-    s = Setting(nodes, 50, 1.9, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
-    xs = decentralised(graph, s, "after").xs
-    assert np.abs(xs[-1] - s.target).max() < 0.01 * np.abs(start - s.target).max()
+    for share in (0.97, 1.03):
+        s = Setting(nodes, 60, share * bound, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
+        xs = decentralised(graph, s).xs
+        spread = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+        assert (spread[60] < spread[30]) == (share < 1)
 
 
 def ring_eigenvalues(p: int) -> Array:
@@ -215,29 +169,18 @@ def ring_eigenvalues(p: int) -> Array:
 def test_stationary_spread_and_variance():
     """With noise sigma, in every coordinate: (1/p) sum_i (x_i - mean)^2 = (lr^2 sigma^2 / p) sum over k >= 2 of
     1 / (1 - (lambda_k - lr h)^2), and the mean has the variance of synchronous SGD, lr sigma^2 / (p h (2 - lr h))."""
-    s = Setting(8, 350, lr=0.1, data=Quadratic(dim=1000, condition=2, spread=0, noise=0.6), seed=0)
+    s = Setting(8, 350, lr=0.1, data=Quadratic(dim=500, condition=2, spread=0, noise=0.6), seed=0)
     s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
     path = decentralised(Ring(), s)
     sigma2 = s.data.noise**2
     modes = ring_eigenvalues(8)[1:, None] - s.lr * s.h
     consensus = ((path.xs - path.mean[:, None]) ** 2).mean(axis=1)[100:]
     expected = s.lr**2 * sigma2 / s.nodes * (1 / (1 - modes**2)).sum(axis=0)
-    assert np.mean(consensus / expected) == pytest.approx(1, abs=0.02)
+    assert np.mean(consensus / expected) == pytest.approx(1, abs=0.03)
     variance = sigma2 * s.lr / (s.nodes * s.h * (2 - s.lr * s.h))
     assert np.mean((path.mean - s.target)[100:] ** 2 / variance) == pytest.approx(1, abs=0.05)
     recorded = np.array([mark["consensus_distance"] for mark in path.marks[100:]])
     assert_close(recorded**2, consensus.sum(axis=1), 1e-10)
-
-
-@pytest.mark.parametrize("graph", [Ring(), Star(), Hypercube(), Exponential(), Complete()])
-def test_without_gradients_the_spread_shrinks_by_the_gap_and_the_mean_stays(graph: TopologyConfig):
-    """lr = 0: V' <= (1 - gap)^2 V in every step."""
-    s = Setting(8, lr=0.0, start=SPREAD)
-    path = decentralised(graph, s)
-    V = ((path.xs - path.mean[:, None]) ** 2).sum(axis=(1, 2))
-    gap = graph.build(8, 0).spectral_gap
-    assert (V[1:] <= (1 - gap) ** 2 * V[:-1] * (1 + 1e-9) + 1e-25).all()
-    assert_close(path.mean, np.tile(path.mean[0], (s.steps + 1, 1)))
 
 
 def test_slowest_mode_of_a_ring_shrinks_by_its_eigenvalue():

@@ -30,8 +30,7 @@ ELSEWHERE = RNG.standard_normal(5)
 @pytest.mark.parametrize(
     ("setting", "algo", "alpha"),
     [
-        (Setting(gradient_s=UNEVEN), EASGD(tau=1), lambda lr: 0.9 / 4),
-        (Setting(gradient_s=UNEVEN, latency_s=0.1357), EASGD(tau=1, alpha=0.3), lambda lr: 0.3),
+        (Setting(gradient_s=UNEVEN, latency_s=0.1357), EASGD(tau=1), lambda lr: 0.9 / 4),
         (Setting(gradient_s=UNEVEN, latency_s=1.1357), EASGD(tau=1, beta=1.3), lambda lr: 1.3 / 4),
         (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), EASGD(tau=3, rho=2.5), lambda lr: 2.5 * lr),
         (
@@ -40,13 +39,11 @@ ELSEWHERE = RNG.standard_normal(5)
             lambda lr: 0.2,
         ),
         (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), EASGD(tau=2, alpha=0.2), lambda lr: 0.2),
-        (Setting(nodes=1, steps=30), EASGD(tau=4, alpha=0.6), lambda lr: 0.6),
         (
             Setting(gradient_s=UNEVEN, start=SPREAD, centre=ELSEWHERE),
             EASGD(tau=1, alpha=1.0, servers=2),
             lambda lr: 1.0,
         ),
-        (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), EASGD(tau=1, alpha=0.4), lambda lr: 0.4),
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, algo: EASGD, alpha: Callable[[float], float]):
@@ -57,13 +54,11 @@ def test_agrees_with_a_numpy_loop(setting: Setting, algo: EASGD, alpha: Callable
     assert_close(path.c[-1], c)
 
 
-@pytest.mark.parametrize("tau", [1, 3])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "tau"),
     [
-        Setting(gradient_s=UNEVEN, steps=25),
-        Setting(gradient_s=UNEVEN, latency_s=0.4321, weight_decay=0.1, halve_at=5),
-        Setting(nodes=1),
+        (Setting(gradient_s=UNEVEN, steps=25), 1),
+        (Setting(gradient_s=UNEVEN, latency_s=0.4321, weight_decay=0.1, halve_at=5), 3),
     ],
 )
 def test_momentum_variant_agrees_with_a_numpy_loop(setting: Setting, tau: int):
@@ -81,13 +76,10 @@ LOCKSTEP = pytest.mark.parametrize("variant", ["sync", "round_robin"])
 @pytest.mark.parametrize(
     ("setting", "options", "alpha"),
     [
-        (Setting(gradient_s=UNEVEN), {"tau": 1}, lambda lr: 0.9 / 4),
         (Setting(gradient_s=UNEVEN, latency_s=0.4321), {"tau": 3, "beta": 1.3}, lambda lr: 1.3 / 4),
         (Setting(gradient_s=UNEVEN, halve_at=4, steps=25), {"tau": 2, "rho": 2.5}, lambda lr: 2.5 * lr),
         (Setting(momentum=0.8, nesterov=True, weight_decay=0.05), {"tau": 2, "alpha": 0.2}, lambda lr: 0.2),
-        (Setting(nodes=1, steps=30), {"tau": 4, "alpha": 0.6}, lambda lr: 0.6),
         (Setting(nodes=2, start=SPREAD[:2], centre=ELSEWHERE), {"tau": 1, "alpha": 0.4}, lambda lr: 0.4),
-        (Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE), {"tau": 1, "alpha": 0.2}, lambda lr: 0.2),
         (Setting(latency_s=2.0, steps=13), {"tau": 3, "alpha": 0.3, "momentum": 0.9}, lambda lr: 0.3),
     ],
 )
@@ -100,16 +92,6 @@ def test_lock_step_variants_agree_with_a_numpy_loop(
     xs, centres = reference.easgd_in_lockstep(setting, algo.tau, alpha, variant == "round_robin", algo.momentum)
     assert_close(path.xs[-1], xs[-1])
     assert_close(path.c[-1], centres[-1])
-
-
-@LOCKSTEP
-def test_lock_step_exchanges_conserve_the_sum_of_workers_and_centre(variant: str):
-    """Without steps the sum of all x_i and c stays what it was, in every round."""
-    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE)
-    path = run(s, EASGD(variant, tau=2, alpha=0.35))
-    total = path.xs.sum(axis=1) + path.c
-    assert_close(total, np.tile(total[0], (len(total), 1)))
-    assert np.abs(path.c[-1] - s.c()).max() > 0.1
 
 
 def test_all_at_once_without_gradients_shrinks_by_closed_forms():
@@ -125,11 +107,32 @@ def test_all_at_once_without_gradients_shrinks_by_closed_forms():
 
 def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
     """c = mean of the minima b_i, without the bias that an order has, and x_i = (h b_i + rho c) / (h + rho)."""
-    s = Setting(steps=400, lr=0.3, data=Quadratic(dim=5, condition=2, noise=0))
+    s = Setting(steps=150, lr=0.6, data=Quadratic(dim=5, condition=2, noise=0))
     path = run(s, EASGD("sync", tau=1, rho=0.5), mark_samples=s.samples)
     c = s.minima.mean(axis=0)
     assert_close(path.c[-1], c, 1e-10)
     assert_close(path.xs[-1], (s.h * s.minima + 0.5 * c) / (s.h + 0.5), 1e-10)
+
+
+def test_averaged_centre_is_the_mean_of_all_its_values():
+    """At a server after every exchange, the start included; it is the output, and changes nothing else."""
+    s = Setting(gradient_s=UNEVEN, latency_s=0.2468)
+    values: list[Array] = []
+    xs, _ = reference.easgd(s, 2, lambda lr: 0.9 / 4, values=values)
+    algo = EASGD(tau=2, average=True, servers=2)
+    path = run(s, algo)
+    assert len(values) > 20
+    assert_close(path.c[-1], np.mean(values, axis=0))
+    assert_close(path.xs[-1], xs)
+    assert_close(np.array(path.marks[-1]["test_loss"]), 0.5 * (s.h * (path.c[-1] - s.target) ** 2).sum())
+
+
+@LOCKSTEP
+def test_averaged_centre_of_lock_step_variants_is_the_mean_over_rounds(variant: str):
+    s = Setting(gradient_s=UNEVEN, start=np.tile(ELSEWHERE, (4, 1)), centre=ELSEWHERE)
+    path = run(s, EASGD(variant, tau=3, average=True))
+    _, centres = reference.easgd_in_lockstep(s, 3, lambda lr: 0.9 / 4, variant == "round_robin")
+    assert_close(path.c[-1], centres[[0, *range(1, s.steps + 1, 3)]].mean(axis=0))
 
 
 @dataclass
@@ -186,8 +189,7 @@ class AuditedWorker:
         self._ledger.applied += (self._worker.x - before).numpy()
 
 
-@pytest.mark.parametrize("servers", [1, 2])
-@pytest.mark.parametrize("tau", [1, 2])
+@pytest.mark.parametrize(("servers", "tau"), [(1, 2), (2, 1)])
 def test_exchanges_conserve_the_sum_of_workers_and_centre(servers: int, tau: int):
     """Sum of all x_i and c, minus the displacements that the centre has and the worker has not, moves by the applied
     steps alone: between any two events, with jitter and queues at the servers' ports."""
@@ -213,7 +215,7 @@ def test_exchanges_conserve_the_sum_of_workers_and_centre(servers: int, tau: int
     assert np.abs(path.c[-1] - s.c()).max() > 0.1
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("steps", [2, 3])
 def test_full_rate_swaps_one_worker_with_the_centre(steps: int):
     """alpha = 1: e = x - c, so c becomes x and x becomes c, and so on in turn."""
     s = Setting(nodes=1, lr=0.0, steps=steps, start=SPREAD[:1], centre=ELSEWHERE)
@@ -223,18 +225,9 @@ def test_full_rate_swaps_one_worker_with_the_centre(steps: int):
     assert_close(path.c[-1], c)
 
 
-def test_gap_to_the_centre_shrinks_by_1_minus_2_alpha():
-    """One worker without gradients: x - c is multiplied by 1 - 2 alpha in every exchange."""
-    s = Setting(nodes=1, lr=0.0, steps=9, start=SPREAD[:1], centre=ELSEWHERE)
-    path = run(s, EASGD(tau=1, alpha=0.3))
-    gaps = path.xs[-1, 0] - path.c[-1]
-    assert_close(gaps, (1 - 2 * 0.3) ** s.steps * (SPREAD[0] - ELSEWHERE), 1e-10)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_without_spring_workers_are_independent(momentum: float):
+def test_without_spring_workers_are_independent():
     """alpha = 0: the centre stays, and each worker is SGD on its own data; a single one bit for bit."""
-    s = Setting(momentum=momentum, gradient_s=UNEVEN, latency_s=0.1)
+    s = Setting(momentum=0.9, gradient_s=UNEVEN, latency_s=0.1)
     path = run(s, EASGD(tau=1, alpha=0.0))
     assert (path.c == 0).all()
     for rank, node in enumerate(path.simulation.machine.nodes):
@@ -242,7 +235,7 @@ def test_without_spring_workers_are_independent(momentum: float):
         for t in range(node.worker.steps):
             x = x - s.lr * direction(s.gradient(rank, t, x))
         assert_close(path.xs[-1, rank], x)
-    alone = Setting(nodes=1, momentum=momentum)
+    alone = Setting(nodes=1, momentum=0.9)
     assert (run(alone, EASGD(tau=1, alpha=0.0)).xs == run(alone, Sync()).xs).all()
 
 
@@ -282,13 +275,6 @@ def last_state(path: Path) -> Array:
     return np.append(path.xs[-1], path.c[-1]) - path.simulation.problem.data.test_set[1][0, 0].numpy()
 
 
-@pytest.mark.parametrize("p", [2, 3, 4, 8, 16])
-def test_equal_workers_are_the_round_robin_of_the_paper(p: int):
-    """Equal workers without network follow the product of p elementary maps (Zhang et al. 2015, section 4)."""
-    path, z = one_coordinate(p, alpha=0.3, lr_h=0.5, steps=12)
-    assert_close(last_state(path), np.linalg.matrix_power(round_robin(p, 0.3, 0.5), 12) @ z, 1e-11)
-
-
 def test_workers_that_take_turns_do_so_however_fast_they_are():
     """variant=round_robin is the product of the elementary maps on any cluster; otherwise the fast exchange oftener."""
     expected = np.linalg.matrix_power(round_robin(4, 0.3, 0.5), 12)
@@ -298,10 +284,8 @@ def test_workers_that_take_turns_do_so_however_fast_they_are():
     assert np.abs(last_state(path) - expected @ z).max() > 1e-3
 
 
-@pytest.mark.parametrize("variant", ["async", "round_robin"])
-@pytest.mark.parametrize("lr_h", [0.3, 1.5])
-@pytest.mark.parametrize("p", [3, 4, 8, 16])
-def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float, variant: str):
+@pytest.mark.parametrize(("variant", "lr_h", "p"), [("async", 0.3, 3), ("async", 1.5, 8), ("round_robin", 0.3, 16)])
+def test_round_robin_is_stable_up_to_the_published_bound(variant: str, lr_h: float, p: int):
     """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: at 0.99 of it the run follows maps of a spectral radius below
     1, at 1.05 of it above 1.
 
@@ -314,8 +298,7 @@ def test_round_robin_is_stable_up_to_the_published_bound(p: int, lr_h: float, va
         assert_close(last_state(path), np.linalg.matrix_power(maps, 8) @ z, 1e-11)
 
 
-@pytest.mark.parametrize("lr_h", [0.1, 0.6])
-@pytest.mark.parametrize("p", [3, 4, 8, 16])
+@pytest.mark.parametrize(("p", "lr_h"), [(3, 0.6), (8, 0.1)])
 def test_all_at_once_is_stable_up_to_a_bound_that_falls_with_p(p: int, lr_h: float):
     """alpha <= (4 - 2 lr h) / (2 p + 2 - p lr h), so beta = p alpha stays below about 2: what is alternating is the
     centre against the workers' mean, and the run follows the linear map of both."""
@@ -327,22 +310,6 @@ def test_all_at_once_is_stable_up_to_a_bound_that_falls_with_p(p: int, lr_h: flo
         state = last_state(path)
         expected = np.linalg.matrix_power(of_mean_and_centre, 30) @ [z[:p].mean(), z[p]]
         assert_close(np.array([state[:p].mean(), state[p]]), expected, 1e-10)
-
-
-@pytest.mark.parametrize(("alpha", "shrinks"), [(0.99 * 2 / 3, True), (1.05 * 2 / 3, False)])
-def test_a_run_beyond_the_bound_diverges(alpha: float, shrinks: bool):
-    """Three workers at lr h = 1, where the bound is 2 / 3 and exact."""
-    path, _ = one_coordinate(3, alpha, 1.0, steps=200)
-    halfway, _ = one_coordinate(3, alpha, 1.0, steps=100)
-    assert (np.abs(last_state(path)[-1]) < np.abs(last_state(halfway)[-1])) == shrinks
-
-
-def test_workers_with_the_same_minimum_all_end_there():
-    """Without noise and with all c_i = c, x_i = c_centre = c is the fixed point of the asynchronous form."""
-    s = Setting(gradient_s=UNEVEN, steps=200, lr=0.6, data=Quadratic(dim=5, condition=2, spread=0, noise=0))
-    path = run(s, EASGD(tau=2))
-    assert_close(path.xs[-1], np.tile(s.target, (4, 1)))
-    assert_close(path.c[-1], s.target)
 
 
 def test_round_robin_with_different_minima_ends_at_the_fixed_point_of_its_maps():
@@ -359,11 +326,3 @@ def test_round_robin_with_different_minima_ends_at_the_fixed_point_of_its_maps()
     fixed = np.linalg.solve(np.eye(p + 1) - product, offset)
     assert_close(np.append(path.xs[-1], path.c[-1]), fixed, 1e-10)
     assert 1e-4 < abs(path.c[-1, 0] - s.target[0]) < 0.1
-
-
-def test_output_model_is_the_centre():
-    """test_loss is 0.5 sum_j h_j (c_j - target_j)^2 at the centre, at every mark."""
-    s = Setting(gradient_s=UNEVEN, latency_s=0.1)
-    path = run(s, EASGD(tau=2, servers=2))
-    losses = np.array([mark["test_loss"] for mark in path.marks])
-    assert_close(losses, 0.5 * (s.h * (path.c - s.target) ** 2).sum(axis=1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.downpour import Downpour
-from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
@@ -94,20 +92,14 @@ NESTEROV = SGD(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
 # The algorithm, the local optimiser, and what the two together should be.
 ONE_WORKER: list[tuple[Algorithm, SGD, SGD]] = [
     (Sync(), NESTEROV, NESTEROV),
-    (Sync(overlap=False), PLAIN, PLAIN),
-    (Downpour(n_fetch=2), PLAIN, PLAIN),
     (Downpour(n_push=3, n_fetch=3, servers=2), PLAIN, PLAIN),
     (
         Downpour(server_optimizer="momentum", server_momentum=0.9, servers=2),
         replace(NESTEROV, momentum=0.0, nesterov=False),
         replace(NESTEROV, nesterov=False),
     ),
-    (Gossip(), NESTEROV, NESTEROV),
-    (Gossip(tau=3, mode="push"), PLAIN, PLAIN),
-    (DPSGD(ALONE), NESTEROV, NESTEROV),
-    (DPSGD(ALONE, gradient="after"), PLAIN, PLAIN),
+    (Gossip(ALONE, tau=3, mode="push"), PLAIN, PLAIN),
     (DelayFree(tau=6), NESTEROV, NESTEROV),
-    (DelayFree(tau=10), PLAIN, PLAIN),
 ]
 
 
@@ -117,15 +109,6 @@ def test_one_worker_is_sgd(algo: Algorithm, local: SGD, expected: SGD):
     simulation = simulation_of(algo, 1, local, MLP([16]))
     start, x = simulation.problem.start.clone(), by_hand(simulation, expected)
     assert_close(output(simulation), x, start, 1e-12)
-
-
-@pytest.mark.parametrize("optimizer", [PLAIN, NESTEROV])
-def test_one_worker_without_spring_is_sgd(optimizer: SGD):
-    """EASGD with alpha = 0: the worker is SGD, and the centre, its output, stays."""
-    simulation = simulation_of(EASGD(tau=2, alpha=0.0), 1, optimizer, MLP([16]))
-    start, x = simulation.problem.start.clone(), by_hand(simulation, optimizer)
-    assert torch.equal(output(simulation), start)
-    assert_close(simulation.machine.nodes[0].worker.x, x, start, 1e-12)
 
 
 def test_one_worker_on_a_spring_is_sgd_pulled_to_its_centre():
@@ -148,9 +131,10 @@ def test_one_worker_on_a_spring_is_sgd_pulled_to_its_centre():
     assert_close(simulation.machine.nodes[0].worker.x, x, start, 1e-12)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@pytest.mark.parametrize("optimizer", [PLAIN, NESTEROV])
-@pytest.mark.parametrize("model", [MLP([16]), ResNet(8, width=4, norm="group")])
+@pytest.mark.parametrize(
+    ("model", "optimizer", "overlap"),
+    [(MLP([16]), PLAIN, False), (ResNet(8, width=4, norm="group"), NESTEROV, True)],
+)
 def test_synchronous_workers_are_one_worker_with_all_batches(model: ModelConfig, optimizer: SGD, overlap: bool):
     """p workers of b samples are SGD on the p b samples together, where nothing is normalised over a batch."""
     simulation = simulation_of(Sync(overlap), 4, optimizer, model)
@@ -163,11 +147,3 @@ def test_batch_norm_tells_the_workers_from_one_with_all_batches():
     simulation = simulation_of(Sync(), 4, PLAIN, ResNet(8, width=4, norm="batch"))
     x = by_hand(simulation, PLAIN)
     assert float((output(simulation) - x).abs().max()) > 1e-4
-
-
-def test_plain_sgd_is_torch_optim_bit_for_bit():
-    """One worker, no momentum: the very same operations in the same order."""
-    simulation = simulation_of(Sync(), 1, PLAIN, MLP([16]))
-    x = by_hand(simulation, PLAIN)
-    assert math.isfinite(float(x.sum()))
-    assert torch.equal(output(simulation), x)

@@ -9,7 +9,6 @@ import pytest
 
 from dsgd.algorithms.diloco import DiLoCo
 from dsgd.algorithms.noloco import NoLoCo
-from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.streams import stream
@@ -25,14 +24,12 @@ def drawn(seed: int, nodes: int, turn: int) -> list[int]:
     return stream("pairs", seed, turn).permutation(nodes).tolist()
 
 
-@pytest.mark.parametrize("tau", [1, 3, 50])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "tau"),
     [
-        Setting(steps=13, start=SPREAD[:4]),
-        Setting(steps=13, nodes=5, start=SPREAD, weight_decay=0.05),
-        Setting(steps=13, nodes=1, momentum=0.8),
-        Setting(steps=12, nodes=2, momentum=0.8, nesterov=True, halve_at=6),
+        (Setting(steps=13, start=SPREAD[:4]), 1),
+        (Setting(steps=13, nodes=5, start=SPREAD, weight_decay=0.05), 3),
+        (Setting(steps=12, nodes=2, momentum=0.8, nesterov=True, halve_at=6), 3),
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int) -> None:
@@ -55,11 +52,6 @@ def test_the_mean_goes_the_way_of_diloco_where_curvatures_are_equal() -> None:
         assert_close(run(s, NoLoCo(4, 0.6, 0.4, gamma, seed)).mean[::4], expected, 1e-11)
 
 
-def test_one_worker_without_an_outer_optimiser_is_sgd() -> None:
-    s = Setting(nodes=1, steps=13, momentum=0.8)
-    assert_close(run(s, NoLoCo(4, olr=1.0, beta=0.0)).xs, run(s, Sync()).xs)
-
-
 def distances(moments: Array, beta: float, gamma: float) -> Array:
     """The mean over all pairings of four workers of |u|^2, u m, |m|^2 after a round without gradients, from the
     workers' [2, 4] slow parameters u and momenta m, whose means are zero."""
@@ -73,7 +65,7 @@ def distances(moments: Array, beta: float, gamma: float) -> Array:
     return np.mean(after, axis=0)
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("beta", [0.0, 0.9])
 def test_the_limit_of_the_pull(beta: float) -> None:
     """In mean square the workers meet below 2 (1 - beta^2) / (1 - beta / (p - 1)) and not above it."""
     limit = 2 * (1 - beta**2) / (1 - beta / 3)

@@ -22,7 +22,6 @@ from dsgd.data import Quadratic
 from dsgd.topology import Ring
 from dsgd.worker import Algorithm
 from tests.support import reference
-from tests.support.long import long_but
 from tests.support.reference import Array, Setting
 from tests.support.simulated import Path, assert_close, run
 
@@ -55,7 +54,6 @@ def of_rounds(s: Setting, tau: int) -> Array:
 @pytest.mark.parametrize(
     ("algo", "loop"),
     [
-        (Sync(), reference.sync),
         (LocalSGD(3), lambda s: reference.localsgd(s, 3)),
         (DiLoCo(3), lambda s: reference.diloco(s, 3, "nesterov", 0.7, 0.9)[0]),
         (DPSGD(Ring().build(6, 0)), lambda s: reference.dpsgd(s, lambda k: RING)),
@@ -82,7 +80,7 @@ def test_synchronous_sgd_goes_the_way_of_the_mean_objective() -> None:
     assert_close(ended(s, Sync()).xs[-1, 0], s.target, 1e-10)
 
 
-@pytest.mark.parametrize("tau", [1, 2, 8])
+@pytest.mark.parametrize("tau", [1, 8])
 def test_local_sgd_ends_where_workers_count_by_what_their_round_removes(tau: int) -> None:
     """The more steps, the more alike they count: towards the plain mean of the minima, away from the minimum."""
     s = Setting(6, steps=200, lr=0.6, data=OWN)
@@ -91,32 +89,25 @@ def test_local_sgd_ends_where_workers_count_by_what_their_round_removes(tau: int
     assert (np.abs(end - s.target).max() > 0.02) == (tau > 1)
 
 
-@pytest.mark.parametrize("outer", OUTER)
+@pytest.mark.parametrize("outer", OUTER[1:])
 def test_outer_momentum_does_not_move_what_local_sgd_ends_at(outer: str) -> None:
     s = Setting(6, steps=400, lr=0.3, data=OWN)
-    for olr, beta in ((0.5, 0.0), (0.5, 0.6)):
-        assert_close(ended(s, DiLoCo(4, outer, olr, beta)).c[-1], of_rounds(s, 4), 1e-10)
+    assert_close(ended(s, DiLoCo(4, outer, 0.5, 0.6)).c[-1], of_rounds(s, 4), 1e-10)
 
 
-@pytest.mark.parametrize(
-    ("gradient", "nesterov"), [("before", False), ("first", False), ("after", False), ("first", True)]
-)
+@pytest.mark.parametrize(("gradient", "nesterov"), [("before", False), ("after", False), ("first", True)])
 def test_local_momentum_moves_what_dpsgd_ends_at_as_a_higher_rate_would(gradient: str, nesterov: bool) -> None:
     """Constant gradients make steps of lr / (1 - momentum). The workers' mean is off the minimum, ever further."""
     s = Setting(6, steps=300, lr=0.2, data=OWN)
-    off = []
-    for momentum in (0.0, 0.8):
-        moving = replace(s, momentum=momentum, nesterov=nesterov and momentum > 0)
-        end = ended(moving, DPSGD(Ring().build(6, 0), gradient)).xs[-1]
-        assert_close(end, of_mixing(s, s.lr / (1 - momentum), gradient), 1e-9)
-        off.append(np.abs(end.mean(axis=0) - s.target).max())
+    end = ended(replace(s, momentum=0.8, nesterov=nesterov), DPSGD(Ring().build(6, 0), gradient)).xs[-1]
+    assert_close(end, of_mixing(s, s.lr / (1 - 0.8), gradient), 1e-9)
+    off = [np.abs(xs.mean(axis=0) - s.target).max() for xs in (of_mixing(s, s.lr, gradient), end)]
     assert off[1] > 2 * off[0] > 0.01
 
 
-@pytest.mark.parametrize("momentum", long_but([0.8], [0.0, 0.8]))
 @pytest.mark.parametrize("method", ["d2", "tracking"])
-def test_corrected_for_differing_data_every_worker_ends_at_the_minimum(method: str, momentum: float) -> None:
-    s = Setting(6, steps=450, lr=0.2, momentum=momentum, data=OWN)
+def test_corrected_for_differing_data_every_worker_ends_at_the_minimum(method: str) -> None:
+    s = Setting(6, steps=450, lr=0.2, momentum=0.8, data=OWN)
     end = ended(s, Corrected(Ring().build(6, 0), method)).xs[-1]
     assert_close(end, np.tile(s.target, (6, 1)), 1e-9)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import networkx as nx
@@ -16,8 +17,7 @@ from dsgd.algorithms.relay import Relay
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from dsgd.topology import BinaryTree, Chain, Complete, OnePeerExponential, Ring, Star, Topology, TopologyConfig
-from dsgd.topology.mixing import symmetric
+from dsgd.topology import BinaryTree, Chain, File, OnePeerExponential, Ring, Star, Topology, TopologyConfig
 from dsgd.worker import Engine, Worker
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import assert_close, run
@@ -68,14 +68,11 @@ def loop(s: Setting, graph: nx.Graph) -> Array:
     return np.array(path)
 
 
-@pytest.mark.parametrize("plain", [True, False])
 @each_tree
-def test_agrees_with_the_authors_loop(tree: str, plain: bool) -> None:
+def test_agrees_with_the_authors_loop(tree: str) -> None:
     topology = built(tree)
     p = topology.nodes
-    s = Setting(nodes=p, steps=14, start=SPREAD[:p])
-    if not plain:
-        s = replace(s, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6, start=None)
+    s = Setting(p, 14, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6, start=SPREAD[:p])
     assert_close(run(s, Relay(topology)).xs, loop(s, graph_of(topology)), 1e-10)
 
 
@@ -96,10 +93,9 @@ def test_it_is_the_mean_of_all_models_each_as_late_as_it_is_far_away(tree: str) 
     assert diameter == {"chain": 7, "tree": 4, "star": 2}[tree]
 
 
-@each_tree
-def test_every_worker_ends_at_the_minimiser_of_all_however_curvatures_differ(tree: str) -> None:
+def test_every_worker_ends_at_the_minimiser_of_all_however_curvatures_differ() -> None:
     """D-PSGD does not, on the same graph with the same rate."""
-    topology = built(tree)
+    topology = built("tree")
     own = Quadratic(dim=4, condition=1, noise=0, curvature_spread=0.5)
     s = Setting(topology.nodes, steps=160, lr=0.5, data=own)
     end = run(s, Relay(topology), mark_samples=s.samples).xs[-1]
@@ -111,22 +107,14 @@ def test_every_worker_ends_at_the_minimiser_of_all_however_curvatures_differ(tre
 @pytest.mark.parametrize(("config", "nodes", "factor"), [(Star(), 16, 0.944), (Chain(), 8, 0.963)])
 def test_late_models_cost_steps(config: TopologyConfig, nodes: int, factor: float) -> None:
     """Of one curvature h with lr h = 0.1, where SGD has a factor of 0.9 a step: as computed from the delays alone."""
-    s = Setting(nodes, steps=200, lr=0.1, data=Quadratic(dim=2, condition=1, noise=0), start=SPREAD[:nodes, :2])
-    errors = [np.linalg.norm(x - s.target) for x in run(s, Relay(config.build(nodes, 0)), mark_samples=50 * nodes).xs]
-    assert (errors[4] / errors[2]) ** (1 / 100) == pytest.approx(factor, abs=0.002)
+    s = Setting(nodes, steps=120, lr=0.1, data=Quadratic(dim=2, condition=1, noise=0), start=SPREAD[:nodes, :2])
+    errors = [np.linalg.norm(x - s.target) for x in run(s, Relay(config.build(nodes, 0)), mark_samples=30 * nodes).xs]
+    assert (errors[4] / errors[2]) ** (1 / 60) == pytest.approx(factor, abs=0.002)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_two_workers_are_synchronous_sgd_and_one_is_sgd(nodes: int) -> None:
-    s = Setting(nodes=nodes, steps=15, momentum=0.8, weight_decay=0.05)
-    assert_close(run(s, Relay(Chain().build(nodes, 0))).xs, run(s, Sync()).xs, 1e-12)
-
-
-@each_tree
-def test_a_common_start_stays_without_gradients(tree: str) -> None:
-    topology = built(tree)
-    s = Setting(nodes=topology.nodes, steps=12, lr=0.0, start=np.tile(SPREAD[:1], (topology.nodes, 1)))
-    assert_close(run(s, Relay(topology)).xs, np.tile(SPREAD[0], (13, topology.nodes, 1)), 1e-14)
+def test_two_workers_are_synchronous_sgd() -> None:
+    s = Setting(nodes=2, steps=15, momentum=0.8, weight_decay=0.05)
+    assert_close(run(s, Relay(Chain().build(2, 0))).xs, run(s, Sync()).xs, 1e-12)
 
 
 @dataclass(frozen=True)
@@ -152,15 +140,14 @@ class Entering(Relay):
             await super().train(cast(Worker, OneStep(worker, worker.steps)))
 
 
-@each_tree
-def test_what_is_kept_and_the_steps_are_all_that_it_goes_on_from(tree: str) -> None:
-    topology = built(tree)
+def test_what_is_kept_and_the_steps_are_all_that_it_goes_on_from() -> None:
+    topology = built("tree")
     s = Setting(nodes=topology.nodes, steps=12, start=SPREAD[: topology.nodes])
     assert_close(run(s, Entering(topology)).xs, run(s, Relay(topology)).xs, 0)
     assert max(len(graph) for graph in graph_of(topology).adj.values()) == Relay(topology).keeps
 
 
-@each_tree
+@pytest.mark.parametrize("tree", ["chain", "tree"])
 def test_the_models_in_a_message_are_as_many_as_were_counted_along_the_way(tree: str) -> None:
     algo = Relay(built(tree))
     graph, x = graph_of(algo.topology), torch.zeros(1)
@@ -171,7 +158,7 @@ def test_the_models_in_a_message_are_as_many_as_were_counted_along_the_way(tree:
             assert algo.models_from(j, worker) == count
 
 
-@pytest.mark.parametrize("config", [Ring(), Complete(), OnePeerExponential()])
+@pytest.mark.parametrize("config", [Ring(), OnePeerExponential()])
 def test_a_graph_that_is_no_tree_is_refused(config: TopologyConfig) -> None:
     topology = config.build(4, 0)
     text = f"needs a tree: topology=chain, binary_tree or star, got topology={topology.name} with [46] edges among"
@@ -187,18 +174,9 @@ def test_any_tree_will_do() -> None:
     assert_close(run(s, Relay(topology)).xs, loop(s, graph_of(topology)), 1e-10)
 
 
-@pytest.mark.parametrize("tree", ["chain", "star"])
-def test_the_neighbours_messages_share_a_port(tree: str) -> None:
-    topology, steps, N = built(tree), 4, 1e6
+def test_the_neighbours_messages_share_a_port() -> None:
+    topology, steps, N = built("tree"), 4, 1e6
     degrees = [degree for _, degree in sorted(graph_of(topology).degree)]
     simulation = timed(Relay(topology), Cluster(1.0, 8e6, 0.75, message_bytes=N), topology.nodes, steps)
     assert simulation.machine.network.bytes_sent(simulation.time_s) == [steps * degree * N for degree in degrees]
     assert simulation.time_s == pytest.approx(steps * (1.0 + 0.75 + max(degrees)), rel=1e-9)
-
-
-def test_slow_network_and_stragglers_change_no_value() -> None:
-    s = Setting(nodes=7, steps=13, momentum=0.5)
-    algo = Relay(built("tree"))
-    path = run(s, algo, Cluster(1.0, 100.0, 2.0, slow_nodes={1: 3.0}, jitter=0.3))
-    assert path.marks[-1]["idle_fraction_max"] > 0.3
-    assert_close(path.xs[-1], run(s, algo).xs[-1])

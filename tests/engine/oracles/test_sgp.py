@@ -12,11 +12,9 @@ from torch import Tensor
 
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.sgp import SGP
-from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
 from dsgd.data.quadratic import Quadratic
 from dsgd.engines.sim.simulation import Simulation
-from dsgd.topology import Complete, Exponential, OnePeerExponential, Ring, Star, Topology, TopologyConfig
+from dsgd.topology import Exponential, OnePeerExponential, Ring, Star, Topology, TopologyConfig
 from dsgd.worker import Worker
 from tests.support import reference
 from tests.support.reference import Array, Setting
@@ -34,7 +32,7 @@ def received(edges: list[tuple[int, int]]) -> tuple[Mapping[int, float], ...]:
 
 IRREGULAR = Topology("irregular", 5, (received(EDGES[0]),))
 VARYING = Topology("varying", 5, tuple(map(received, EDGES)))
-each_overlap = pytest.mark.parametrize("overlap", [0, 1, 2, 3])
+each_overlap = pytest.mark.parametrize("overlap", [0, 1, 3])
 
 
 def shares(topology: Topology, step: int) -> Array:
@@ -46,16 +44,17 @@ def shares(topology: Topology, step: int) -> Array:
     return P / P.sum(axis=0)
 
 
-def pushed(topology: Topology, s: Setting, overlap: int, cluster: Cluster | None = None) -> tuple[Path, Array]:
+def pushed(topology: Topology, s: Setting, overlap: int) -> tuple[Path, Array]:
     """A run, and the weights at its end."""
-    path = run(s, SGP(topology, overlap), cluster)
+    path = run(s, SGP(topology, overlap))
     weights = [node.worker.kept["weight"].numpy() for node in path.simulation.machine.nodes]
     assert all((w == w[0]).all() for w in weights)
     return path, np.array([w[0] for w in weights])
 
 
-@each_overlap
-@pytest.mark.parametrize("topology", [IRREGULAR, VARYING], ids=lambda topology: topology.name)
+@pytest.mark.parametrize(
+    ("topology", "overlap"), [(VARYING, 0), (IRREGULAR, 0), (VARYING, 1), (IRREGULAR, 2), (VARYING, 3)]
+)
 def test_agrees_with_a_numpy_loop(topology: Topology, overlap: int):
     """Gradients at z, steps and momentum at x, and the last round is shorter."""
     s = Setting(5, steps=13, momentum=0.7, weight_decay=0.05, halve_at=6, start=SPREAD)
@@ -64,13 +63,6 @@ def test_agrees_with_a_numpy_loop(topology: Topology, overlap: int):
     assert_close(path.xs, z, 1e-10)
     assert_close(weights, w[-1], 1e-10)
     assert weights.max() > 1.2 > 0.8 > weights.min()
-
-
-@each_overlap
-def test_slow_network_and_stragglers_change_no_value(overlap: int):
-    s = Setting(5, steps=13, momentum=0.5, start=SPREAD)
-    slow = Cluster(1.0, 1e3, 2.0, slow_nodes={1: 3.0}, jitter=0.3)
-    assert_close(pushed(VARYING, s, overlap, slow)[0].xs[-1], pushed(VARYING, s, overlap)[0].xs[-1], 1e-14)
 
 
 @dataclass(frozen=True)
@@ -126,21 +118,24 @@ def test_no_mass_is_lost_between_any_two_events(overlap: int):
     assert abs(float(algo.under_way[-1])) < 1e-12
 
 
-@each_overlap
-def test_in_an_irregular_graph_the_ratio_goes_to_the_mean_and_the_numerator_does_not(overlap: int):
+def test_in_an_irregular_graph_the_ratio_goes_to_the_mean_and_the_numerator_does_not():
     s = Setting(5, steps=180, lr=0.0, start=SPREAD)
-    path, w = pushed(IRREGULAR, s, overlap)
+    path, w = pushed(IRREGULAR, s, 2)
     mean = SPREAD.mean(axis=0)
     assert_close(path.xs[-1], np.tile(mean, (5, 1)), 1e-8)
     assert np.abs(path.xs[-1] * w[:, None] - mean).max() > 0.1
     assert w.sum() == pytest.approx(5, rel=1e-12)
 
 
-GRAPHS = [(Ring(), 5), (Ring(), 2), (Complete(), 5), (Exponential(), 5), (OnePeerExponential(), 5)]
-
-
-@pytest.mark.parametrize(("overlap", "gradient"), [(0, "first"), (1, "before")])
-@pytest.mark.parametrize(("graph", "nodes"), GRAPHS)
+@pytest.mark.parametrize(
+    ("graph", "nodes", "overlap", "gradient"),
+    [
+        (Ring(), 5, 0, "first"),
+        (Exponential(), 5, 1, "before"),
+        (OnePeerExponential(), 5, 0, "first"),
+        (Ring(), 2, 1, "before"),
+    ],
+)
 def test_in_a_regular_graph_it_is_dpsgd(graph: TopologyConfig, nodes: int, overlap: int, gradient: str):
     """Adapt-then-combine; with an overlap of one step the published order."""
     s = Setting(nodes, momentum=0.7, nesterov=True, weight_decay=0.05, start=SPREAD[:nodes])
@@ -150,27 +145,19 @@ def test_in_a_regular_graph_it_is_dpsgd(graph: TopologyConfig, nodes: int, overl
     assert_close(w, np.ones(nodes), 1e-15)
 
 
-@pytest.mark.parametrize("p", [2, 8, 16])
-def test_log_p_steps_of_the_one_peer_graph_are_an_exact_mean(p: int):
-    steps = p.bit_length() - 1
+def test_log_p_steps_of_the_one_peer_graph_are_an_exact_mean():
+    p, steps = 8, 3
     start = np.random.default_rng(p).integers(-99, 99, (p, 5)).astype(float)  # sums without rounding
     path, w = pushed(OnePeerExponential().build(p, 0), Setting(p, steps=steps, lr=0.0, start=start), 0)
     assert (path.xs[-1] == start.mean(axis=0)).all()
     assert (w == 1).all()
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_a_graph_that_favours_nodes_favours_no_minimum(overlap: int):
+def test_a_graph_that_favours_nodes_favours_no_minimum():
     """With equal curvature the sum of the gradients is zero at the fixed point, so the mean of the z is that of the
     minima, though the hub's weight is not that of the leaves."""
-    s = Setting(5, steps=300, lr=0.2, data=Quadratic(dim=5, condition=2.0, noise=0.0))
-    path, w = pushed(Star().build(5, 0), s, overlap)
+    s = Setting(5, steps=150, lr=0.4, data=Quadratic(dim=5, condition=2.0, noise=0.0))
+    path, w = pushed(Star().build(5, 0), s, 1)
     assert w.max() > 2 * w.min()
     assert_close(path.mean[-1], s.target, 1e-10)
     assert np.abs(path.xs[-1] - s.target).max() > 0.01
-
-
-@each_overlap
-def test_one_worker_is_sgd_bit_for_bit(overlap: int):
-    s = Setting(1, momentum=0.9, weight_decay=0.05)
-    assert (run(s, SGP(Ring().build(1, 0), overlap)).xs == run(s, Sync()).xs).all()

@@ -14,7 +14,6 @@ from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.worker import Algorithm
 from tests.support import reference
-from tests.support.long import long_but
 from tests.support.reference import Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed
@@ -25,46 +24,22 @@ START = np.tile(SPREAD[0], (4, 1))
 
 @pytest.mark.parametrize(
     ("tau", "fragments", "delay", "mix"),
-    [(6, 2, 0, 0.0), (6, 2, 1, 0.5), (6, 3, 1, 0.3), (12, 3, 3, 0.8), (4, 4, 0, 1.0), (8, 3, 1, 0.3)],
+    [(6, 2, 0, 0.0), (6, 2, 1, 0.5), (12, 3, 3, 0.8), (4, 4, 0, 1.0), (8, 3, 1, 0.3)],
 )
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting(steps=24, start=START),
-        Setting(steps=24, nodes=1, momentum=0.8),
-        Setting(steps=24, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=10),
-    ],
-)
-def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, fragments: int, delay: int, mix: float) -> None:
+def test_agrees_with_a_numpy_loop(tau: int, fragments: int, delay: int, mix: float) -> None:
+    setting = Setting(4, 24, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=10, start=START)
     path = run(setting, Streaming(tau, fragments, delay, mix, olr=0.6, beta=0.7))
     xs, centres = reference.streaming(setting, tau, fragments, delay, mix, 0.6, 0.7)
     assert_close(path.xs, xs)
     assert_close(path.c, centres)
 
 
-@pytest.mark.parametrize("steps", [24, 22])
-def test_one_fragment_without_delay_is_diloco(steps: int) -> None:
-    s = Setting(steps=steps, momentum=0.8, nesterov=True, weight_decay=0.05)
+def test_one_fragment_without_delay_is_diloco() -> None:
+    s = Setting(steps=22, momentum=0.8, nesterov=True, weight_decay=0.05)
     expected = run(s, DiLoCo(5, olr=0.6, beta=0.7))
     path = run(s, Streaming(5, 1, 0, 0.0, olr=0.6, beta=0.7))
     assert_close(path.xs, expected.xs)
     assert_close(path.c, expected.c)
-
-
-def test_every_coordinate_is_that_of_diloco_with_a_first_round_of_its_own_length() -> None:
-    """On a diagonal problem: fragment f begins with a round of (f + 1) tau / P steps, then has whole ones."""
-    s = Setting(steps=36, start=START)
-    path = run(s, Streaming(12, 3, 0, 0.0, olr=0.6, beta=0.7))
-    for f, part in enumerate(np.array_split(np.arange(s.data.dim), 3)):
-        theta, v, X = START[0], np.zeros(5), START
-        for t in range(1, s.steps + 1):
-            X = X - s.lr * s.gradients(t - 1, X)
-            if t % 12 == (f + 1) * 4 % 12:
-                D = (theta - X).mean(axis=0)
-                v = 0.7 * v + D
-                theta = theta - 0.6 * (D + 0.7 * v)
-                X = np.tile(theta, (s.nodes, 1))
-        assert_close(path.xs[-1][:, part], X[:, part])
 
 
 def test_whoever_keeps_all_that_is_its_own_is_alone() -> None:
@@ -76,10 +51,9 @@ def test_whoever_keeps_all_that_is_its_own_is_alone() -> None:
     assert_close(path.xs[-1], X)
 
 
-@pytest.mark.parametrize("mix", [0.0, 0.5])
-def test_one_worker_without_an_outer_optimiser(mix: float) -> None:
+def test_one_worker_without_an_outer_optimiser() -> None:
     """It is SGD without delay; with one, a round shrinks an error by mix r^tau + (1 - mix) r^(tau - delay)."""
-    s = Setting(nodes=1, steps=24, start=SPREAD[:1], data=Quadratic(dim=5, spread=0, noise=0))
+    mix, s = 0.5, Setting(nodes=1, steps=24, start=SPREAD[:1], data=Quadratic(dim=5, spread=0, noise=0))
     assert_close(run(s, Streaming(6, 2, 0, mix, olr=1.0, beta=0.0)).xs, run(s, Sync()).xs)
     found = run(s, Streaming(6, 1, 2, mix, olr=1.0, beta=0.0)).xs[-1, 0] - s.target
     r = 1 - s.lr * s.h
@@ -87,16 +61,15 @@ def test_one_worker_without_an_outer_optimiser(mix: float) -> None:
 
 
 @pytest.mark.parametrize(("delay", "mix"), [(0, 0.0), (1, 0.5)])
-@pytest.mark.parametrize("beta", long_but([0.9], [0.0, 0.9]))
-@pytest.mark.parametrize("share", [0.98, 1.02])
-def test_long_rounds_are_stable_up_to_the_limit(beta: float, delay: int, mix: float, share: float) -> None:
+def test_long_rounds_are_stable_up_to_the_limit(delay: int, mix: float) -> None:
     """Of olr (1 - (1 - lr h)^(tau - delay)) without mixing. Here a round removes all but 1e-4 of an error, or less."""
-    data = Quadratic(dim=1, condition=1.0, spread=0, noise=0)
-    s = Setting(nodes=2, steps=600, lr=0.99, data=data, start=START[:2, :1])
-    algo = Streaming(3, 1, delay, mix, share * Streaming(beta=beta).limit / (1 - 0.01 ** (3 - delay)), beta)
-    errors = np.abs(run(s, algo, mark_samples=3 * s.nodes).c - s.target)[:, 0]
-    late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
-    assert (later < late) == (share < 1)
+    beta, data = 0.9, Quadratic(dim=1, condition=1.0, spread=0, noise=0)
+    s = Setting(nodes=2, steps=450, lr=0.99, data=data, start=START[:2, :1])
+    for share in (0.98, 1.02):
+        algo = Streaming(3, 1, delay, mix, share * Streaming(beta=beta).limit / (1 - 0.01 ** (3 - delay)), beta)
+        errors = np.abs(run(s, algo, mark_samples=3 * s.nodes).c - s.target)[:, 0]
+        late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
+        assert (later < late) == (share < 1)
 
 
 def test_an_outer_rate_above_the_limit_is_a_warning() -> None:
@@ -124,7 +97,7 @@ def test_the_published_hours_of_a_model_of_10_to_the_9_at_1_gbit_per_s() -> None
     assert hours(DiLoCo(tau, overlap="eager"), 4 / 32) == pytest.approx(0.67, rel=1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(1, 5), st.integers(0, 4), st.floats(1e-3, 10.0), st.data())
 def test_a_fragment_that_takes_longer_than_its_delay_is_waited_for(
     p: int, fragments: int, cycle: int, delay: int, transfer_s: float, data: st.DataObject

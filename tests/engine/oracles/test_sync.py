@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,15 +21,12 @@ from tests.support.timing import timed
 UNEVEN = (1.0, 1.7, 0.6, 2.3)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "overlap"),
     [
-        Setting(),
-        Setting(nodes=1),
-        Setting(nodes=3, momentum=0.9, weight_decay=0.03),
-        Setting(momentum=0.8, nesterov=True, gradient_s=UNEVEN, latency_s=0.3),
-        Setting(halve_at=5, weight_decay=0.1, gradient_s=UNEVEN),
+        (Setting(nodes=3, momentum=0.9, weight_decay=0.03), True),
+        (Setting(momentum=0.8, nesterov=True, gradient_s=UNEVEN, latency_s=0.3), False),
+        (Setting(halve_at=5, weight_decay=0.1, gradient_s=UNEVEN), True),
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, overlap: bool):
@@ -38,8 +34,7 @@ def test_agrees_with_a_numpy_loop(setting: Setting, overlap: bool):
     assert_close(run(setting, Sync(overlap)).xs, reference.sync(setting))
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_workers_are_equal_bit_for_bit_between_any_two_events(overlap: bool):
+def test_workers_are_equal_bit_for_bit_between_any_two_events():
     """One update from one mean: all workers take it in the same event, stragglers and jitter or not."""
     cluster = Cluster(1.0, 1e3, 0.2, slow_nodes={2: 3.0}, jitter=0.3)
     seen = 0
@@ -50,12 +45,12 @@ def test_workers_are_equal_bit_for_bit_between_any_two_events(overlap: bool):
         seen += 1
         assert (xs == xs[0]).all()
 
-    path = run(Setting(momentum=0.9), Sync(overlap), cluster, observe=observe)
+    path = run(Setting(momentum=0.9), Sync(), cluster, observe=observe)
     assert seen >= 12
     assert path.marks[-1]["consensus_distance"] == path.marks[-1]["discrepancy"] == 0
 
 
-@pytest.mark.parametrize("lr", [0.3, 1.0, 1.9, 2.1])
+@pytest.mark.parametrize("lr", [1.9, 2.1])
 def test_error_on_exact_quadratics_shrinks_by_1_minus_lr_h(lr: float):
     """x_t - c = (1 - lr h)^t (x_0 - c) in every coordinate: stable up to lr h = 2."""
     s = Setting(lr=lr, steps=30, data=Quadratic(dim=6, noise=0))
@@ -65,15 +60,6 @@ def test_error_on_exact_quadratics_shrinks_by_1_minus_lr_h(lr: float):
     losses = np.array([mark["test_loss"] for mark in path.marks])
     assert_close(losses, 0.5 * (s.h * (path.xs[:, 0] - s.target) ** 2).sum(axis=1))
     assert (losses[-1] < losses[0]) == (lr < 2)
-
-
-def test_stationary_variance_falls_as_one_over_the_workers():
-    """Noise of variance sigma^2 per worker leaves lr sigma^2 / (p h (2 - lr h)) in every coordinate."""
-    s = Setting(nodes=4, lr=0.2, steps=500, data=Quadratic(dim=1500, condition=2, spread=0, noise=0.7), seed=0)
-    s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
-    errors = run(s, Sync()).xs[100:, 0] - s.target
-    expected = s.lr * s.data.noise**2 / (s.nodes * s.h * (2 - s.lr * s.h))
-    assert np.mean(errors**2 / expected) == pytest.approx(1, abs=0.03)
 
 
 # Backup workers
@@ -91,18 +77,16 @@ class FirstOfAll(Algorithm):
             worker.step(await worker.mean_of_first(worker.nodes))
 
 
-@pytest.mark.parametrize("backups", [1, 2, 4])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "backups"),
     [
-        Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30),
-        Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30, momentum=0.9, weight_decay=0.03, latency_s=0.05),
-        Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30, halve_at=4, latency_s=1.1),
+        (Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30), 4),
+        (Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30, momentum=0.9, weight_decay=0.03, latency_s=0.05), 1),
+        (Setting(nodes=5, gradient_s=NEVER_EQUAL, steps=30, halve_at=4, latency_s=1.1), 2),
     ],
 )
 def test_with_backup_workers_it_agrees_with_a_numpy_loop(setting: Setting, backups: int) -> None:
     """Values, times and numbers of gradients, with workers whose late gradients last for several steps."""
-    setting = replace(setting, steps=30)
     needed = setting.nodes - backups
     found = run(setting, Sync(overlap=False, backups=backups), mark_samples=needed)
     path, ends, begun = reference.backup_workers(setting, backups, of_tree_s(setting))
@@ -129,8 +113,8 @@ def test_the_first_of_all_workers_are_all_workers(setting: Setting) -> None:
 
 def test_a_worker_that_is_always_last_never_counts() -> None:
     """Without noise x goes to the minimum of the others' mean function."""
-    setting = Setting(nodes=4, lr=0.3, steps=1000, gradient_s=(1.0, 1.0, 1.5, 1.0), data=Quadratic(dim=6, noise=0))
-    x = run(setting, Sync(overlap=False, backups=1), mark_samples=3000).xs[-1, 0]
+    setting = Setting(nodes=4, lr=0.6, steps=400, gradient_s=(1.0, 1.0, 1.5, 1.0), data=Quadratic(dim=6, noise=0))
+    x = run(setting, Sync(overlap=False, backups=1), mark_samples=1200).xs[-1, 0]
     assert_close(x, setting.minima[[0, 1, 3]].mean(axis=0), 1e-9)
     assert np.abs(x - setting.target).max() > 0.01
 
@@ -140,7 +124,7 @@ def test_a_step_lasts_until_the_first_gradients_are_complete() -> None:
     mean of the k-th of p, sum over j <= k of 1 / (p - j + 1), from below; the mean of the longest is H_p."""
     p = 40
     cluster = Cluster(1.0, math.inf, 0.0, jitter=1.0, jitter_distribution="gamma")
-    times = [timed(Sync(overlap=False, backups=b), cluster, p, 1500).time_s / 1500 for b in (0, 1, 2)]
+    times = [timed(Sync(overlap=False, backups=b), cluster, p, 500).time_s / 500 for b in (0, 1, 2)]
     k_th = [sum(1 / (p - j) for j in range(p - b)) for b in (0, 1, 2)]
     assert times[0] == pytest.approx(k_th[0], rel=0.03)
     assert times[1] / times[0] == pytest.approx(k_th[1] / k_th[0], rel=0.06)
