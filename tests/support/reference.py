@@ -264,20 +264,26 @@ def localsgd(
     return np.array(path)
 
 
-def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float) -> tuple[Array, Array]:
-    """Returns the paths of the workers and of theta."""
-    X, V = s.xs(), np.zeros((s.nodes, s.data.dim))
-    theta, u = X[0], np.zeros(s.data.dim)
+def diloco(s: Setting, tau: int, outer: str, olr: float, beta: float, overlap: str = "none") -> tuple[Array, Array]:
+    """Returns the paths of the workers and of their outer parameters, both [steps + 1, nodes, dim]."""
+    X, direction = s.xs(), Direction(s)
+    theta, u = np.tile(X[0], (s.nodes, 1)), np.zeros_like(X)
+    sent = [np.zeros_like(X)]
     path, centres = [X], [theta]
     for k in range(s.steps):
-        G = s.gradients(k, X)
-        V = s.momentum * V + G
-        X = X - s.rate(k * s.nodes) * (G + s.momentum * V if s.nesterov else V)
+        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
         if (k + 1) % tau == 0 or k + 1 == s.steps:
-            D, rate = (theta - X).mean(axis=0), s.rate(k * s.nodes)
-            u = beta * u + (D / rate if outer == "slowmo" else D)
-            theta = theta - olr * {"nesterov": D + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
-            X = np.tile(theta, (s.nodes, 1))
+            sent.append(theta - X)
+            E = np.empty_like(X)
+            for i in range(s.nodes):
+                shares = sent[-1 if overlap == "none" else -2].copy()
+                if overlap == "eager":
+                    shares[i] = sent[-1][i]
+                E[i] = shares.sum(axis=0) / s.nodes
+            rate = s.rate(k * s.nodes)
+            u = beta * u + (E / rate if outer == "slowmo" else E)
+            theta = theta - olr * {"nesterov": E + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
+            X = theta
         path.append(X)
         centres.append(theta)
     return np.array(path), np.array(centres)
@@ -299,31 +305,6 @@ def sparta(
             X = np.tile(theta, (s.nodes, 1))
         else:
             X[:, places(k)] = X[:, places(k)].mean(axis=0)
-        path.append(X)
-        centres.append(theta)
-    return np.array(path), np.array(centres)
-
-
-def diloco_overlapped(s: Setting, tau: int, overlap: str, outer: str, olr: float, beta: float) -> tuple[Array, Array]:
-    """Returns the paths of the workers and of their outer parameters, both [steps + 1, nodes, dim]."""
-    X, direction = s.xs(), Direction(s)
-    theta, u = np.tile(X[0], (s.nodes, 1)), np.zeros_like(X)
-    sent = [np.zeros_like(X)]
-    path, centres = [X], [theta]
-    for k in range(s.steps):
-        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
-        if (k + 1) % tau == 0 or k + 1 == s.steps:
-            sent.append(theta - X)
-            E = np.empty_like(X)
-            for i in range(s.nodes):
-                shares = sent[-2].copy()
-                if overlap == "eager":
-                    shares[i] = sent[-1][i]
-                E[i] = shares.sum(axis=0) / s.nodes
-            rate = s.rate(k * s.nodes)
-            u = beta * u + (E / rate if outer == "slowmo" else E)
-            theta = theta - olr * {"nesterov": E + beta * u, "heavy_ball": u, "slowmo": rate * u}[outer]
-            X = theta
         path.append(X)
         centres.append(theta)
     return np.array(path), np.array(centres)
@@ -360,15 +341,21 @@ class Clock:
     """Resumes generators when the seconds they yielded have passed, at equal times in the order in which they asked."""
 
     def __init__(self, s: Setting) -> None:
-        self.now = 0.0
-        self.samples = 0
-        self.budget = s.samples
+        self.s, self.now, self.samples = s, 0.0, 0
         self._queue: list[tuple[float, int, Process]] = []
         self._order = itertools.count()
 
     @property
     def over(self) -> bool:
-        return self.samples >= self.budget
+        return self.samples >= self.s.samples
+
+    def step(self, i: int, t: int, x: Array, direction: Direction) -> Generator[float, None, bool]:
+        """Let worker i make its step t from x [dim], in place. Returns whether the run is over then."""
+        g = self.s.gradient(i, t, x)
+        yield self.s.times()[i]
+        x -= self.s.rate(self.samples) * direction(g)
+        self.samples += 1
+        return self.over
 
     def start(self, process: Process) -> None:
         for delay in process:
@@ -425,15 +412,8 @@ def server_sgd() -> Rule:
     return lambda acc: acc
 
 
-def server_momentum(m: float) -> Rule:
-    u: Array | float = 0.0
-
-    def rule(acc: Array) -> Array:
-        nonlocal u
-        u = m * u + acc
-        return u
-
-    return rule
+def server_momentum(m: float, nesterov: bool) -> Rule:
+    return Direction(Setting(momentum=m, nesterov=nesterov))
 
 
 def server_adagrad(eps: float) -> Rule:
@@ -505,11 +485,7 @@ def asyncdiloco(
     def worker(i: int) -> Process:
         start, direction, host = xs[i].copy(), Direction(s), i - i % group
         for t in itertools.count():
-            g = s.gradient(i, t, xs[i])
-            yield s.times()[i]
-            xs[i] -= s.rate(clock.samples) * direction(g)
-            clock.samples += 1
-            if clock.over:
+            if (yield from clock.step(i, t, xs[i], direction)):
                 return
             if (t + 1) % taus[i]:
                 continue
@@ -583,11 +559,7 @@ def decoupled(
                 xs[i][ranges[f]] = answer
                 begun[f] = t - 1
             arrived[i].clear()
-            g = s.gradient(i, t - 1, xs[i])
-            yield s.times()[i]
-            xs[i] -= s.rate(clock.samples) * direction(g)
-            clock.samples += 1
-            if clock.over:
+            if (yield from clock.step(i, t - 1, xs[i], direction)):
                 return
             for f in range(fragments):
                 left = (f + 1) * tau // fragments
@@ -616,12 +588,9 @@ def gossip_pull(s: Setting, tau: int, peer: Callable[[int], int]) -> Array:
                 yield s.latency_s
                 x[:] = (x + pulled) / 2
             published[i] = x
-            g = s.gradient(i, t, x)
-            yield s.times()[i]
-            x -= s.rate(clock.samples) * direction(g)
+            over = yield from clock.step(i, t, x, direction)
             published[i] = x
-            clock.samples += 1
-            if clock.over:
+            if over:
                 return
 
     clock.play(worker(i) for i in range(s.nodes))
@@ -654,11 +623,7 @@ def gossip_push(
             for y in inbox[i]:
                 x[:] = (x + y) / 2
             inbox[i].clear()
-            g = s.gradient(i, t, x)
-            yield s.times()[i]
-            x -= s.rate(clock.samples) * direction(g)
-            clock.samples += 1
-            if clock.over:
+            if (yield from clock.step(i, t, x, direction)):
                 return
 
     clock.play(worker(i) for i in range(s.nodes))
@@ -685,11 +650,7 @@ def adpsgd(s: Setting, tau: int, peer: Callable[[int], int | None]) -> Array:
         for t in itertools.count():
             if t % tau == 0 and not averaging[i] and (j := peer(i)) is not None:
                 clock.start(average(i, j))
-            g = s.gradient(i, t, xs[i])
-            yield s.times()[i]
-            xs[i] -= s.rate(clock.samples) * direction(g)
-            clock.samples += 1
-            if clock.over:
+            if (yield from clock.step(i, t, xs[i], direction)):
                 return
 
     clock.play(worker(i) for i in range(s.nodes))

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Coroutine, Generator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import (
-    adpsgd,
-    asyncdiloco,
-    choco,
-    compressed,
-    corrected,
-    decoupled,
-    delayfree,
-    diloco,
-    downpour,
-    dpsgd,
-    easgd,
-    gossip,
-    localsgd,
-    noloco,
-    relay,
-    sgp,
-    sparta,
-    streaming,
-    sync,
-)
+from dsgd.algorithms import adpsgd
 from dsgd.engines.rules.task import Join, Task
 from dsgd.worker import Worker
 
@@ -276,13 +257,16 @@ class ADPSGD(Observed, adpsgd.ADPSGD):
         return y
 
 
+OF_PACKAGE = (
+    "asyncdiloco.AsyncDiLoCo", "choco.CHOCO", "compressed.Compressed", "corrected.Corrected", "decoupled.Decoupled",
+    "delayfree.DelayFree", "diloco.DiLoCo", "downpour.Downpour", "dpsgd.DPSGD", "easgd.EASGD", "gossip.Gossip",
+    "localsgd.LocalSGD", "noloco.NoLoCo", "relay.Relay", "sgp.SGP", "sparta.SPARTA", "streaming.Streaming", "sync.Sync",
+)  # fmt: skip
 CLASSES: dict[str, type] = {"adpsgd": ADPSGD}
-ALGORITHMS = (sync.Sync, dpsgd.DPSGD, compressed.Compressed, corrected.Corrected, choco.CHOCO, relay.Relay, sgp.SGP)
-ALGORITHMS += (delayfree.DelayFree, localsgd.LocalSGD, diloco.DiLoCo, streaming.Streaming, sparta.SPARTA, noloco.NoLoCo)
-ALGORITHMS += (gossip.Gossip, easgd.EASGD, downpour.Downpour, asyncdiloco.AsyncDiLoCo, decoupled.Decoupled)
-for algorithm in ALGORITHMS:
-    observed_class = type(algorithm.__name__, (Observed, algorithm), {"__module__": __name__})
-    CLASSES[algorithm.__name__.lower()] = globals()[algorithm.__name__] = dataclass(frozen=True)(observed_class)
+for module, _, name in (text.partition(".") for text in OF_PACKAGE):
+    algorithm = getattr(import_module(f"dsgd.algorithms.{module}"), name)
+    CLASSES[module] = dataclass(frozen=True)(type(name, (Observed, algorithm), {"__module__": __name__}))
+    globals()[name] = CLASSES[module]  # where `algo._target_` looks for it
 
 
 def observed(algo: str, folder: Path) -> tuple[str, ...]:

@@ -17,13 +17,12 @@ from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation
 from dsgd.worker import Algorithm
 from tests.support.cases import ALGORITHMS, CASES, PLAIN, alone, described, prepared
-from tests.support.long import long_but
 
 N = 1e6
 IDEAL = Cluster(0.01, float("inf"), 0.0, message_bytes=N)
 P = 8
 
-each_case = pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
+each_plain = pytest.mark.parametrize("case", PLAIN, ids=described)
 
 
 def sent(case: tuple[str, ...], steps: int, nodes: int = P, cluster: Cluster = IDEAL, *overrides: str) -> Simulation:
@@ -82,44 +81,33 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
 }
 OPTIONS = [
     ("sync",),
-    ("sync", "algo.overlap=false"),
     ("sync", "algo.overlap=false", "algo.backups=2"),
-    ("dpsgd",),
     ("dpsgd", "topology=complete"),
-    ("dpsgd", "topology=hypercube"),
     ("dpsgd", "topology=one_peer_exponential", "algo.gradient=after"),
     ("compressed",),
-    ("compressed", "algo.code=sign"),
     ("compressed", "algo.code=topk", "algo.share=0.25"),
     ("corrected",),
     ("corrected", "algo.method=tracking", "topology=complete"),
     ("choco",),
     ("choco", "algo.compressor=topk", "algo.share=0.25", "algo.order=code", "topology=hypercube"),
-    ("delayfree",),
     ("delayfree", "algo.tau=6"),
-    ("localsgd",),
     ("localsgd", "algo.tau=3", "algo.switch=5"),
     ("diloco", "algo.tau=4"),
     ("diloco", "algo.tau=4", "algo.overlap=delayed"),
     ("diloco", "algo.tau=4", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     ("noloco", "algo.tau=4"),
-    ("sparta",),
     ("sparta", "algo.tau=4"),
     ("streaming", "algo.tau=6", "algo.fragments=2"),
     ("sgp", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=exponential"),
     ("gossip", "algo.tau=3", "algo.mode=push"),
     ("gossip", "algo.tau=10", "algo.mode=pull"),
-    ("adpsgd", "algo.tau=2"),
     ("adpsgd", "algo.tau=3"),
-    ("easgd",),
     ("easgd", "algo.tau=4", "algo.servers=3"),
     ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=3"),
-    ("asyncdiloco",),
     ("decoupled", "algo.tau=12"),
-    ("asyncdiloco", "algo.tau=3"),
-    ("downpour", "algo.n_push=2", "algo.n_fetch=2"),
+    ("asyncdiloco", "algo.tau=3", "algo.servers=2"),
     ("downpour", "algo.n_push=3", "algo.n_fetch=2", "algo.servers=2"),
 ]
 
@@ -171,12 +159,11 @@ OF_COLLECTIVES: dict[str, tuple[Sequence[float], Sequence[float]]] = {
 
 
 @pytest.mark.parametrize("collective", sorted(set(COLLECTIVES) - {"best"}))
-@pytest.mark.parametrize("algo", ["sync", "delayfree"])
-def test_a_node_sends_what_its_collective_says(collective: str, algo: str) -> None:
+def test_a_node_sends_what_its_collective_says(collective: str) -> None:
     cluster = dataclasses.replace(IDEAL, collective=collective)
-    for nodes, expected in zip((8, 6), OF_COLLECTIVES[collective], strict=True):
+    whole, surplus = OF_COLLECTIVES[collective]
+    for algo, all_reduces, nodes, expected in (("sync", 8, 8, whole), ("delayfree", 1, 6, surplus)):
         simulation = sent((algo,), 8, nodes, cluster)
-        all_reduces = 8 if algo == "sync" else 1
         counters = simulation.counters(simulation.time_s)
         counted, received = counters.bytes_sent, counters.bytes_received
         assert counted == pytest.approx([all_reduces * N * each for each in expected], rel=1e-12)
@@ -187,13 +174,13 @@ def test_a_node_sends_what_its_collective_says(collective: str, algo: str) -> No
         assert simulation.summary()["collective"] == collective
 
 
-@pytest.mark.parametrize("algo", ["dpsgd", "relay"])
-def test_the_hub_of_a_star_sends_for_all(algo: str) -> None:
-    counted = sent((algo,), 5, P, IDEAL, "topology=star").counters(math.inf).bytes_sent
-    assert counted == [5 * (P - 1) * N] + [5 * N] * (P - 1)
+def test_the_hub_of_a_star_sends_for_all() -> None:
+    for algo in ("dpsgd", "relay"):
+        counted = sent((algo,), 5, P, IDEAL, "topology=star").counters(math.inf).bytes_sent
+        assert counted == [5 * (P - 1) * N] + [5 * N] * (P - 1)
 
 
-@pytest.mark.parametrize("p", [2, 4, 16])
+@pytest.mark.parametrize("p", [2, 8])
 def test_the_busiest_node_is_a_neighbour_of_few_or_a_server_of_all(p: int) -> None:
     """Lian et al. 2017: a node of a ring sends and receives 2 N a step however many there are, a single server p N each
     way for every step of all, and its workers N."""
@@ -248,7 +235,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(CASES), clusters(), st.floats(0.02, 20), st.sampled_from([1, 4, 6]))
 def test_bytes_never_exceed_time_times_bandwidth(
     case: tuple[str, ...], cluster: Cluster, seconds: float, nodes: int
@@ -282,10 +269,11 @@ def test_bytes_never_exceed_time_times_bandwidth(
         before = list(counters.bytes_sent)
 
 
-@each_case
+@each_plain
 def test_bytes_are_those_of_whole_vectors(case: tuple[str, ...]) -> None:
     """Twice the message, twice the bytes, where size costs no time; one node alone without servers sends nothing; and
-    the total is at most what it would be with all nodes as busy as the busiest."""
+    the total is at most what it would be with all nodes as busy as the busiest. A message is as large as the model
+    unless it is given: d numbers of 8 or 4 bytes."""
     one, two = (
         sent(case, 20, cluster=dataclasses.replace(IDEAL, message_bytes=size), nodes=P).summary() for size in (N, 2 * N)
     )
@@ -295,11 +283,6 @@ def test_bytes_are_those_of_whole_vectors(case: tuple[str, ...]) -> None:
     servers = single.experiment.algo.servers
     assert 0 < one["bytes_sent_max_node"] <= one["bytes_sent_total"] <= one["bytes_sent_max_node"] * (P + servers)
     assert (single.summary()["bytes_sent_total"] == 0) == (servers == 0)
-
-
-@each_case
-def test_a_message_is_as_large_as_the_model_unless_it_is_given(case: tuple[str, ...]) -> None:
-    """d numbers of 8 or 4 bytes."""
     cluster = dataclasses.replace(IDEAL, message_bytes=None)
     double = sent(case, 20, P, cluster)
     single = sent(case, 20, P, cluster, "precision=fp32")

@@ -16,7 +16,6 @@ from dsgd.experiment import Experiment
 from dsgd.record.checkpoint_file import find_checkpoint, read_header, read_state, write_checkpoint
 from dsgd.streams import stream
 from tests.support.cases import ALGORITHMS, CASES, PLAIN, described, prepared
-from tests.support.long import long_but
 
 QUADRATIC = (
     "experiment=quadratic",
@@ -118,15 +117,23 @@ def uninterrupted(experiment: Experiment) -> tuple[Marks, Simulation]:
     return list(simulation.run()), simulation
 
 
-@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
-def test_after_any_event_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
-    """With jitter, pauses, a slow node and messages as long as gradients; the first and last event included."""
-    experiment = prepared(*QUADRATIC, f"algo={case[0]}", *case[1:])
+LOSSY = ("cluster.loss=0.2", "cluster.retransmit_s=0.03", "cluster.collective=ring", "cluster.collective_messages=true")
+
+
+@pytest.mark.parametrize("case", CASES, ids=described)
+def test_after_any_events_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
+    """With jitter, pauses, a slow node and messages as long as gradients; stopped twice, the algorithms as they are
+    after the first and the last event, too. Every third loses messages: what waits to be sent again is stored."""
+    index = CASES.index(case)
+    lossy = LOSSY if index % 3 == 1 else ()
+    experiment = prepared(*QUADRATIC, *lossy, f"algo={case[0]}", *case[1:])
     expected = uninterrupted(experiment)
+    if lossy:
+        assert expected[1].summary()["messages_lost"] + expected[1].summary()["messages_resent"] > 0
     events = expected[1].machine.loop.processed
-    random = stream("where to stop", CASES.index(case)).integers(0, events, 3)
-    for event in {0, 1, events - 1, *map(int, random)}:
-        assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
+    random = sorted(map(int, stream("where to stop", index).integers(0, events, 2)))
+    for stops in (random, *([[0, events - 1], [events // 2, events // 2 + 1]] if case in PLAIN else [])):
+        assert_same(in_pieces(experiment, stops, in_memory), expected, stops)
 
 
 @pytest.mark.parametrize("algo", ["sync", "gossip", "adpsgd", "downpour", "diloco algo.tau=3 algo.elastic=true"])
@@ -141,27 +148,18 @@ def test_with_nodes_that_fail_and_laws_that_remember(algo: str) -> None:
         assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
 
 
-@pytest.mark.parametrize("algo", [name for name in ALGORITHMS if name != "downpour"])
+@pytest.mark.parametrize("algo", ["sync", "gossip", "localsgd algo.tau=3 algo.momentum=average"])
 def test_with_the_moments_of_adamw(algo: str) -> None:
     options = [option for option in QUADRATIC if not option.startswith("optimizer.")]
-    experiment = prepared(*options, f"algo={algo}", "optimizer=adamw")
+    experiment = prepared(*options, *f"algo={algo}".split(), "optimizer=adamw")
     expected = uninterrupted(experiment)
     event = expected[1].machine.loop.processed // 3
     assert_same(in_pieces(experiment, [event], in_memory), expected, [event])
 
 
-@pytest.mark.parametrize("case", long_but(CASES[::3], CASES), ids=described)
-def test_after_two_interruptions(case: tuple[str, ...]) -> None:
-    experiment = prepared(*QUADRATIC, f"algo={case[0]}", *case[1:])
-    expected = uninterrupted(experiment)
-    events = expected[1].machine.loop.processed
-    random = stream("where to stop twice", CASES.index(case)).integers(0, events, 2)
-    for stops in (sorted(map(int, random)), [events // 2, events // 2 + 1]):
-        assert_same(in_pieces(experiment, stops, in_memory), expected, stops)
-
-
-@pytest.mark.parametrize("gradients", long_but(["auto"], ["auto", "loop", "graphs"]))
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algo", "gradients"), [("sync", "auto"), ("dpsgd", "graphs"), ("gossip", "auto"), ("easgd", "loop")]
+)
 def test_in_training_with_batch_norm_and_momentum(algo: str, gradients: str, tmp_path: Path) -> None:
     """Statistics, momentum, gradients under way and the data's order: through checkpoint files."""
     experiment = prepared(*IMAGES, f"algo={algo}", f"engine.gradients={gradients}")
@@ -171,7 +169,7 @@ def test_in_training_with_batch_norm_and_momentum(algo: str, gradients: str, tmp
     assert_same(in_pieces(experiment, random, on_disk(tmp_path)), expected, random)
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+@pytest.mark.parametrize("algo", ["gossip", "sync"])
 def test_the_target_and_the_first_loss_are_remembered(algo: str) -> None:
     """Time to target, once found, is not found again; what counts as divergence stays relative to the start."""
     options = ("nodes=4", "batch_size=16", "budget.epochs=0.5", "eval.every_epochs=0.05", f"algo={algo}")
@@ -194,5 +192,5 @@ def test_crossings_of_a_target_between_marks_outlive_any_interruption() -> None:
     summary = expected[1].summary()
     assert summary["first_crossing_s"] is not None
     events = expected[1].machine.loop.processed
-    for stop in range(1, events, events // 12):
+    for stop in range(1, events, events // 6):
         assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])

@@ -96,19 +96,6 @@ def test_a_matching_during_each_gradient_is_d_psgd(nodes: int) -> None:
     assert_close(run(s, Matched(ANYONE)).xs, reference.dpsgd(s, mixing), 1e-10)
 
 
-class Symmetric(ADPSGD):
-    """All workers begin averages."""
-
-    def passive(self, worker: Worker) -> Sequence[int]:
-        return [rank for rank in range(worker.nodes) if rank != worker.rank]
-
-
-def test_two_that_ask_each_other_at_once_swap_their_vectors() -> None:
-    """Which is why only half of the workers begin averages."""
-    s = Setting(nodes=2, lr=0.0, start=SPREAD[:2], latency_s=0.1)
-    assert_close(run(s, Symmetric(ANYONE)).xs[1], SPREAD[[1, 0]])
-
-
 def test_an_average_that_outlasts_a_gradient_leaves_the_next_one_out() -> None:
     """Two messages of 0.7 s each: every second gradient of 1 s has an average, and none is delayed."""
     s = Setting(nodes=2, steps=20)

@@ -35,7 +35,7 @@ DECAYING = Setting(steps=13, nodes=3, start=start(3), momentum=0.8, nesterov=Tru
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, outer: str, overlap: str) -> None:
     path = run(setting, DiLoCo(tau, outer, olr=0.4, beta=0.6, overlap=overlap))
-    xs, centres = reference.diloco_overlapped(setting, tau, overlap, outer, 0.4, 0.6)
+    xs, centres = reference.diloco(setting, tau, outer, 0.4, 0.6, overlap)
     assert_close(path.xs, xs)
     if overlap == "delayed":
         assert_close(path.c, centres[:, 0])
@@ -47,32 +47,6 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, outer: str, overla
 def test_eager_with_one_worker_is_diloco() -> None:
     s = Setting(nodes=1, steps=22, start=start(1), momentum=0.8)
     assert_close(run(s, DiLoCo(4, overlap="eager")).xs, run(s, DiLoCo(4)).xs)
-
-
-@pytest.mark.parametrize("overlap", LATE)
-def test_of_workers_that_are_alike_an_outer_step_takes_a_share_of_the_round_before(overlap: str) -> None:
-    """D(now) / p + (1 - 1 / p) D(before), or D(before) alone: p equal workers are one with that rule."""
-    p, tau, olr, beta = 4, 5, 0.3, 0.5
-    s = Setting(nodes=p, steps=40, start=start(p), data=Quadratic(dim=5, spread=0, noise=0))
-    share = {"delayed": 0.0, "eager": 1 / p}[overlap]
-    theta, v, before = SPREAD[0], np.zeros(5), np.zeros(5)
-    for _ in range(8):
-        now = (1 - (1 - s.lr * s.h) ** tau) * (theta - s.target)
-        D = share * now + (1 - share) * before
-        v = beta * v + D
-        theta, before = theta - olr * (D + beta * v), now
-    assert_close(run(s, DiLoCo(tau, olr=olr, beta=beta, overlap=overlap)).mean[-1], theta, 1e-10)
-
-
-def test_eager_workers_without_momentum_differ_by_the_share_that_the_others_have_not_got() -> None:
-    """theta_i + olr D_i / p is the same in all, whatever their data are."""
-    s = Setting(nodes=4, steps=30, start=start(4), data=Quadratic(dim=5, curvature_spread=0.5))
-    path = run(s, DiLoCo(5, olr=0.6, beta=0.0, overlap="eager"))
-    workers = path.simulation.machine.nodes
-    theta, D = (np.array([node.worker.keep(name).numpy() for node in workers]) for name in ("theta", "difference"))
-    common = theta + 0.6 * D / 4
-    assert np.ptp(theta, axis=0).max() > 1e-3
-    assert_close(common, np.tile(common[0], (4, 1)))
 
 
 @pytest.mark.parametrize("overlap", LATE)

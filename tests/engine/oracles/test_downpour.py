@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import pi, sin
 
 import numpy as np
 import pytest
-from torch import Tensor
 
-from dsgd.algorithms.downpour import Downpour, ParameterServer
+from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from dsgd.engines.sim.simulation import Simulation
 from tests.support import reference
-from tests.support.reference import Array, Rule, Setting
-from tests.support.simulated import assert_close, centre, run
+from tests.support.reference import Rule, Setting
+from tests.support.simulated import assert_close, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 # A vector takes 0.01 s, so equal workers reach the server one after the other; each fetches before the next one pushes.
@@ -79,15 +77,6 @@ def test_fetching_more_often_than_pushing_discards_local_steps():
     assert np.abs(c[-1] - run(s, Sync()).xs[-1, 0]).max() > 1e-3
 
 
-def test_first_adagrad_step_is_lr_in_every_coordinate():
-    """lr g / sqrt(g^2 + 1e-8) is nearly lr sign(g) for the first push, however large the gradient is."""
-    s = Setting(nodes=1, steps=1, lr=0.05)
-    c = run(s, Downpour(server_optimizer="adagrad")).c[-1]
-    g = s.gradient(0, 0, s.c())
-    assert_close(c, -s.lr * g / np.sqrt(g * g + 1e-8))
-    assert_close(c, -s.lr * np.sign(g), 1e-3)
-
-
 def test_equal_workers_in_turn_are_sgd_with_a_delay_of_p_minus_1():
     """y_{t+1} = y_t - lr g_{t mod p}(y_{t - (p - 1)}), the first p gradients all at the start."""
     p, s = 4, Setting(4, steps=10)
@@ -115,51 +104,6 @@ def test_equal_workers_without_network_add_up_their_gradients():
     s = Setting(lr=0.2, data=Quadratic(dim=5, noise=0))
     path = run(s, Downpour(), mark_samples=s.samples)
     assert_close(path.c[-1] - s.target, (1 - s.nodes * s.lr * s.h) ** s.steps * -s.target, 1e-10)
-
-
-@dataclass(frozen=True)
-class Logged(Downpour):
-    pushes: list[tuple[int, Array]] = field(default_factory=list)  # (start of the shard's range, lr acc)
-    lengths: list[int] = field(default_factory=list)
-
-    def server(self, x: Tensor) -> ParameterServer:
-        shard = LoggedServer(x, self, sum(self.lengths))
-        self.lengths.append(len(x))
-        return shard
-
-
-class LoggedServer(ParameterServer):
-    def __init__(self, x: Tensor, options: Logged, begin: int) -> None:
-        super().__init__(x, options)
-        self.pushes, self.begin = options.pushes, begin
-
-    def push(self, acc: Tensor, lr: float) -> None:
-        super().push(acc, lr)
-        self.pushes.append((self.begin, lr * acc.numpy()))
-
-
-def test_plain_server_is_its_start_minus_all_pushes():
-    """c_T = c_0 - sum of lr times every gradient pushed, in whatever order, between any two events."""
-    servers, s = 2, Setting(steps=10, halve_at=4, centre=np.arange(5.0))
-    cluster = Cluster(1.0, 8 * 40 / 0.3, 0.05, slow_nodes={1: 2.0}, jitter=0.4)
-    algo = Logged(n_push=2, n_fetch=3, servers=servers)
-    events = 0
-
-    def observe(simulation: Simulation) -> None:
-        nonlocal events
-        expected = s.c()
-        for begin, moved in algo.pushes:
-            expected[begin : begin + len(moved)] -= moved
-        now = centre(simulation)
-        assert now is not None
-        assert_close(now, expected)
-        events += 1
-
-    path = run(s, algo, cluster, observe=observe)
-    assert events > 100
-    # every worker's gradients are in one push or still wait for theirs
-    steps = [node.worker.steps for node in path.simulation.machine.nodes]
-    assert sum(step // 2 for step in steps) <= len(algo.pushes) // servers <= sum((step + 1) // 2 for step in steps)
 
 
 def test_local_momentum_does_nothing_when_every_step_fetches():

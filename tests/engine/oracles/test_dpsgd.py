@@ -125,17 +125,6 @@ def test_complete_graph_with_the_gradient_at_the_mixture():
         assert_close(path.xs[k + 1] - path.xs[k + 1, 0], -s.lr * (g - g[0]), 1e-11)
 
 
-@pytest.mark.parametrize(("graph", "nodes", "mixing"), [GRAPHS[0], GRAPHS[3]])
-def test_fixed_point_on_exact_quadratics(graph: TopologyConfig, nodes: int, mixing: Mixing):
-    """(I - W + lr h) x = lr h c_i in every coordinate; its mean is the common minimum."""
-    s = Setting(nodes, 90, lr=0.3, data=Quadratic(dim=4, condition=1.2, noise=0))
-    end = decentralised(graph, s).xs[-1]
-    for j, h in enumerate(s.h):
-        expected = np.linalg.solve(np.eye(nodes) - mixing(0) + s.lr * h * np.eye(nodes), s.lr * h * s.minima[:, j])
-        assert_close(end[:, j], expected, 1e-9)
-    assert_close(end.mean(axis=0), s.target, 1e-9)
-
-
 @pytest.mark.parametrize(("gradient", "shrinks"), [("after", True), ("first", False)])
 def test_other_orders_are_stable_up_to_the_rate_of_sgd(gradient: str, shrinks: bool):
     """Modes have factors lambda_k (1 - lr h): on a ring of four, whose smallest eigenvalue is -1/3, that of the mean is
@@ -181,20 +170,3 @@ def test_stationary_spread_and_variance():
     assert np.mean((path.mean - s.target)[100:] ** 2 / variance) == pytest.approx(1, abs=0.05)
     recorded = np.array([mark["consensus_distance"] for mark in path.marks[100:]])
     assert_close(recorded**2, consensus.sum(axis=1), 1e-10)
-
-
-def test_slowest_mode_of_a_ring_shrinks_by_its_eigenvalue():
-    """x_i = cos(2 pi i / p) is an eigenvector: without gradients it is multiplied by (1 + 2 cos(2 pi / p)) / 3."""
-    wave = np.cos(2 * pi * np.arange(8) / 8)[:, None] * np.ones(5)
-    s = Setting(8, lr=0.0, start=wave)
-    factors = ring_eigenvalues(8)[1] ** np.arange(s.steps + 1)
-    assert_close(decentralised(Ring(), s).xs, factors[:, None, None] * wave)
-
-
-@pytest.mark.parametrize(("nodes", "exact"), [(8, True), (6, False)])
-def test_one_peer_graph_averages_exactly_in_log2_p_steps(nodes: int, exact: bool):
-    """Without gradients, ceil(log2 p) steps give the exact mean if p is a power of two, and only then."""
-    s = Setting(nodes, steps=3, lr=0.0, start=SPREAD[:nodes])
-    path = decentralised(OnePeerExponential(), s)
-    off = np.abs(path.xs[3] - SPREAD[:nodes].mean(axis=0)).max()
-    assert (off < 1e-14) == exact

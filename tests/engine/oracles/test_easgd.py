@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
 
-from dsgd.algorithms.centre import Centre
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.sync import Sync
-from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from dsgd.engines.sim.simulation import Simulation
-from dsgd.worker import Worker
 from tests.support import reference
 from tests.support.reference import Array, Setting
-from tests.support.simulated import Path, assert_close, centre, run, workers
+from tests.support.simulated import Path, assert_close, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 RNG = np.random.default_rng(8)
@@ -94,17 +89,6 @@ def test_lock_step_variants_agree_with_a_numpy_loop(
     assert_close(path.c[-1], centres[-1])
 
 
-def test_all_at_once_without_gradients_shrinks_by_closed_forms():
-    """Deviations from the mean by 1 - alpha, the gap of centre and mean by 1 - alpha (p + 1), in every exchange."""
-    s = Setting(lr=0.0, start=SPREAD, centre=ELSEWHERE, latency_s=0.1)  # a mark is before the next exchange
-    path = run(s, EASGD("sync", tau=1, alpha=0.15))
-    n = np.arange(s.steps + 1)[:, np.newaxis]
-    deviations = path.xs - path.mean[:, np.newaxis]
-    assert_close(deviations, (1 - 0.15) ** n[..., np.newaxis] * deviations[0])
-    gap = path.c - path.mean
-    assert_close(gap, (1 - 0.15 * 5) ** n * gap[0])
-
-
 def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
     """c = mean of the minima b_i, without the bias that an order has, and x_i = (h b_i + rho c) / (h + rho)."""
     s = Setting(steps=150, lr=0.6, data=Quadratic(dim=5, condition=2, noise=0))
@@ -133,96 +117,6 @@ def test_averaged_centre_of_lock_step_variants_is_the_mean_over_rounds(variant: 
     path = run(s, EASGD(variant, tau=3, average=True))
     _, centres = reference.easgd_in_lockstep(s, 3, lambda lr: 0.9 / 4, variant == "round_robin")
     assert_close(path.c[-1], centres[[0, *range(1, s.steps + 1, 3)]].mean(axis=0))
-
-
-@dataclass
-class Ledger:
-    """What conservation has to account for: steps applied so far, and displacements on their way by (shard, rank)."""
-
-    applied: Array
-    flying: dict[tuple[int, int], Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Audited(EASGD):
-    ledger: Ledger = field(default_factory=lambda: Ledger(np.zeros(0)))
-    shards: list[Centre] = field(default_factory=list)
-
-    async def train(self, worker: Worker) -> None:
-        await super().train(cast("Worker", AuditedWorker(worker, self.ledger)))
-
-    def server(self, x: Tensor) -> Centre:
-        self.shards.append(AuditedCentre(x, self.ledger, len(self.shards)))
-        return self.shards[-1]
-
-
-class AuditedCentre(Centre):
-    def __init__(self, x: Tensor, ledger: Ledger, shard: int) -> None:
-        super().__init__(x)
-        self.ledger, self.shard = ledger, shard
-
-    def exchange(self, x_i: Tensor, alpha: float, rank: float = -1) -> Tensor:
-        e = super().exchange(x_i, alpha)
-        self.ledger.flying[self.shard, int(rank)] = e.numpy().copy()
-        return e
-
-
-class AuditedWorker:
-    """Enters in the ledger what the worker does and asks; all else is the worker's."""
-
-    def __init__(self, worker: Worker, ledger: Ledger) -> None:
-        self._worker, self._ledger = worker, ledger
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._worker, name)
-
-    async def call(self, operation: str, v: Tensor | None = None, *scalars: float) -> Any:
-        rank = self._worker.rank
-        answer = await self._worker.call(operation, v, *scalars, rank)
-        for key in [key for key in self._ledger.flying if key[1] == rank]:
-            del self._ledger.flying[key]
-        return answer
-
-    def step(self, g: Tensor) -> None:
-        before = self._worker.x.clone()
-        self._worker.step(g)
-        self._ledger.applied += (self._worker.x - before).numpy()
-
-
-@pytest.mark.parametrize(("servers", "tau"), [(1, 2), (2, 1)])
-def test_exchanges_conserve_the_sum_of_workers_and_centre(servers: int, tau: int):
-    """Sum of all x_i and c, minus the displacements that the centre has and the worker has not, moves by the applied
-    steps alone: between any two events, with jitter and queues at the servers' ports."""
-    s = Setting(steps=8, momentum=0.5, start=SPREAD, centre=ELSEWHERE)
-    cluster = Cluster(1.0, 8 * 40 / 0.3, 0.05, slow_nodes={1: 2.0}, jitter=0.4)  # a vector takes 0.3 s
-    algo = Audited(tau=tau, alpha=0.35, servers=servers, ledger=Ledger(np.zeros(5)))
-    start = s.xs().sum(axis=0) + s.c()
-    most_flying, events = 0, 0
-
-    def observe(simulation: Simulation) -> None:
-        nonlocal most_flying, events
-        flying = np.zeros(5)
-        for (shard, _), e in algo.ledger.flying.items():
-            np.array_split(flying, servers)[shard][:] += e
-        now = centre(simulation)
-        assert now is not None
-        assert_close(workers(simulation).sum(axis=0) + now - flying, start + algo.ledger.applied)
-        most_flying, events = max(most_flying, len(algo.ledger.flying)), events + 1
-
-    path = run(s, algo, cluster, observe=observe)
-    assert events > 60
-    assert most_flying > servers  # several workers' displacements were under way at once
-    assert np.abs(path.c[-1] - s.c()).max() > 0.1
-
-
-@pytest.mark.parametrize("steps", [2, 3])
-def test_full_rate_swaps_one_worker_with_the_centre(steps: int):
-    """alpha = 1: e = x - c, so c becomes x and x becomes c, and so on in turn."""
-    s = Setting(nodes=1, lr=0.0, steps=steps, start=SPREAD[:1], centre=ELSEWHERE)
-    path = run(s, EASGD(tau=1, alpha=1.0))
-    x, c = (ELSEWHERE, SPREAD[0]) if steps % 2 else (SPREAD[0], ELSEWHERE)
-    assert_close(path.xs[-1, 0], x)
-    assert_close(path.c[-1], c)
 
 
 def test_without_spring_workers_are_independent():
@@ -273,15 +167,6 @@ def one_coordinate(
 def last_state(path: Path) -> Array:
     """(x_1 .. x_p, c) less the minimum at the end of a run with one coordinate."""
     return np.append(path.xs[-1], path.c[-1]) - path.simulation.problem.data.test_set[1][0, 0].numpy()
-
-
-def test_workers_that_take_turns_do_so_however_fast_they_are():
-    """variant=round_robin is the product of the elementary maps on any cluster; otherwise the fast exchange oftener."""
-    expected = np.linalg.matrix_power(round_robin(4, 0.3, 0.5), 12)
-    path, z = one_coordinate(4, 0.3, 0.5, 12, "round_robin", UNEVEN)
-    assert_close(last_state(path), expected @ z, 1e-11)
-    path, z = one_coordinate(4, 0.3, 0.5, 12, "async", UNEVEN)
-    assert np.abs(last_state(path) - expected @ z).max() > 1e-3
 
 
 @pytest.mark.parametrize(("variant", "lr_h", "p"), [("async", 0.3, 3), ("async", 1.5, 8), ("round_robin", 0.3, 16)])

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.downpour import Downpour
-from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
@@ -109,26 +108,6 @@ def test_one_worker_is_sgd(algo: Algorithm, local: SGD, expected: SGD):
     simulation = simulation_of(algo, 1, local, MLP([16]))
     start, x = simulation.problem.start.clone(), by_hand(simulation, expected)
     assert_close(output(simulation), x, start, 1e-12)
-
-
-def test_one_worker_on_a_spring_is_sgd_pulled_to_its_centre():
-    """EASGD is not SGD for one worker: x = x - e - lr g(x), c = c + e, e = alpha (x - c) every tau steps."""
-    simulation = simulation_of(EASGD(tau=2, alpha=0.3), 1, PLAIN, MLP([16]))
-    module, data = copy.deepcopy(simulation.problem.module), simulation.problem.data
-    start = simulation.problem.start.clone()
-    c = start.clone()
-    for step in range(STEPS):
-        x = nn.utils.parameters_to_vector(module.parameters()).detach()
-        inputs, labels = data.batch(0, step)
-        module.zero_grad()
-        F.cross_entropy(module(inputs), labels).backward()
-        g = torch.cat([parameter.grad.reshape(-1) for parameter in module.parameters() if parameter.grad is not None])
-        e = 0.3 * (x - c) if step % 2 == 0 else torch.zeros_like(x)
-        c = c + e
-        nn.utils.vector_to_parameters(x - e - PLAIN.lr * g, module.parameters())
-    assert_close(output(simulation), c, start, 1e-12)
-    x = nn.utils.parameters_to_vector(module.parameters()).detach()
-    assert_close(simulation.machine.nodes[0].worker.x, x, start, 1e-12)
 
 
 @pytest.mark.parametrize(

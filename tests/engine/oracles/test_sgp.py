@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.sgp import SGP
 from dsgd.data.quadratic import Quadratic
-from dsgd.engines.sim.simulation import Simulation
 from dsgd.topology import Exponential, OnePeerExponential, Ring, Star, Topology, TopologyConfig
-from dsgd.worker import Worker
 from tests.support import reference
 from tests.support.reference import Array, Setting
-from tests.support.simulated import Path, assert_close, cluster_of, experiment_of, run
+from tests.support.simulated import Path, assert_close, run
 
 SPREAD = np.random.default_rng(8).standard_normal((5, 5))
 # i -> j, strongly connected: node 4 hears of everybody, node 0 of one
@@ -32,7 +27,6 @@ def received(edges: list[tuple[int, int]]) -> tuple[Mapping[int, float], ...]:
 
 IRREGULAR = Topology("irregular", 5, (received(EDGES[0]),))
 VARYING = Topology("varying", 5, tuple(map(received, EDGES)))
-each_overlap = pytest.mark.parametrize("overlap", [0, 1, 3])
 
 
 def shares(topology: Topology, step: int) -> Array:
@@ -63,59 +57,6 @@ def test_agrees_with_a_numpy_loop(topology: Topology, overlap: int):
     assert_close(path.xs, z, 1e-10)
     assert_close(weights, w[-1], 1e-10)
     assert weights.max() > 1.2 > 0.8 > weights.min()
-
-
-@dataclass(frozen=True)
-class Ledger(SGP):
-    """Counts what is under way, (x, w) [d + 1]."""
-
-    under_way: Tensor = field(default_factory=lambda: torch.zeros(6, dtype=torch.float64))
-
-    async def push(self, worker: Worker, w: Tensor, at: int) -> Mapping[int, Tensor]:
-        targets = len(self.topology.targets(worker.rank, at))
-        self.under_way.add_(torch.cat((worker.x * w, w[:1])), alpha=targets / (1 + targets))
-        return await super().push(worker, w, at)
-
-    def add(self, z: Tensor, w: Tensor, received: Mapping[int, Tensor]) -> None:
-        super().add(z, w, received)
-        for share in received.values():
-            self.under_way.sub_(share)
-
-
-@each_overlap
-def test_no_mass_is_lost_between_any_two_events(overlap: int):
-    """Of what workers have and what is under way, the weights sum to p, and the numerators to what the steps have
-    added: -lr times the sum of the gradients at z. The network is slow, so that messages of several rounds overlap."""
-    s = Setting(5, steps=13, latency_s=1.7)
-    algo = Ledger(VARYING, overlap)
-    simulation = Simulation(experiment_of(s, algo, cluster_of(s)))
-    nodes = simulation.machine.nodes
-    moved, steps, on_the_way = np.zeros(5), [0] * 5, 0.0
-    points = [np.zeros(5)] * 5  # where each worker's gradient is taken
-
-    def look() -> bool:
-        nonlocal on_the_way
-        x = [node.worker.x.numpy().copy() for node in nodes]
-        for i, node in enumerate(nodes):
-            if node.worker.steps > steps[i]:
-                moved[:] -= s.lr * s.gradient(i, steps[i], points[i])
-                steps[i] = node.worker.steps
-            if node.batches > steps[i]:
-                points[i] = x[i]
-        total = algo.under_way.numpy().copy()
-        for node, z in zip(nodes, x, strict=True):
-            if "weight" in node.worker.kept:
-                total += np.append(z, 1) * node.worker.kept["weight"].numpy()[0]
-        if "weight" in nodes[-1].worker.kept:
-            assert_close(total, np.append(moved, 5), 1e-12)
-        on_the_way = max(on_the_way, float(algo.under_way[-1]))
-        return False
-
-    assert list(simulation.run(look))
-    look()
-    assert steps == [13] * 5
-    assert on_the_way > 1
-    assert abs(float(algo.under_way[-1])) < 1e-12
 
 
 def test_in_an_irregular_graph_the_ratio_goes_to_the_mean_and_the_numerator_does_not():

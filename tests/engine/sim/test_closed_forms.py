@@ -35,7 +35,7 @@ from dsgd.worker import Algorithm, Worker
 from tests.engine.sim.conftest import Close
 from tests.support.timing import step_times, timed
 
-few = settings(max_examples=25)
+few = settings(max_examples=12)
 several_nodes = st.integers(2, 20)
 step_counts = st.integers(1, 6)
 
@@ -94,44 +94,15 @@ def overlapped(collective: str, p: int, t: float, a: float, n: float, buckets: i
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @few
 @given(cluster=clusters(), p=several_nodes, steps=step_counts)
-def test_sync_without_overlap_takes_gradient_plus_all_reduce(
-    close: Close, collective: str, cluster: Cluster, p: int, steps: int
-) -> None:
-    t, a, n = parameters(cluster)
-    cluster = dataclasses.replace(cluster, collective=collective)
-    close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
-
-
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@few
-@given(cluster=clusters(), p=several_nodes, steps=step_counts)
-def test_sync_with_overlap_hides_the_all_reduce_behind_the_backward_pass(
+def test_sync_takes_gradient_plus_all_reduce_which_overlap_hides_behind_the_backward_pass(
     close: Close, collective: str, cluster: Cluster, p: int, steps: int
 ) -> None:
     """In as many buckets as real workers make of a gradient of N bytes."""
     t, a, n = parameters(cluster)
     cluster = dataclasses.replace(cluster, collective=collective)
+    close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
     expected = steps * overlapped(collective, p, t, a, n, buckets_of(cluster))
     close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
-
-
-@few
-@given(cluster=clusters(), p=several_nodes, steps=step_counts)
-def test_a_gradient_in_one_bucket_is_reduced_after_the_backward_pass(
-    close: Close, cluster: Cluster, p: int, steps: int
-) -> None:
-    small = dataclasses.replace(cluster, message_bytes=256 << 10)
-    with_overlap, without = (timed(Sync(overlap), small, p, steps).time_s for overlap in (True, False))
-    close(with_overlap, without)
-
-
-def test_a_gradient_in_very_many_buckets_hides_all_but_the_forward_pass() -> None:
-    """max(t, t / 3 + T), on a network without latency."""
-    n = 1e12  # bytes, in about 60,000 buckets
-    for reduce in (0.05, 0.2):
-        cluster = Cluster(0.1, 8 * n * 2 * 7 / 8 / reduce, 0.0, message_bytes=n, collective="ring")
-        expected = 5 * max(0.1, 0.1 / 3 + reduce)
-        assert timed(Sync(), cluster, 8, 5).time_s == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -189,29 +160,21 @@ def test_the_centre_of_a_star_has_a_port_of_its_own(close: Close) -> None:
 
 DEGREES: list[tuple[TopologyConfig, int, int]] = [
     (Ring(), 2, 1),
-    (Ring(), 8, 2),
     (Ring(), 17, 2),
     (Complete(), 5, 4),
-    (Complete(), 12, 11),
-    (Torus(), 9, 4),
-    (Torus(), 16, 4),
-    (Torus(), 6, 3),
-    (Hypercube(), 8, 3),
+    (Torus(rows=2), 8, 3),
     (Hypercube(), 16, 4),
     (Star(), 6, 5),
-    (Exponential(), 8, 3),
     (Exponential(), 11, 4),
-    (OnePeerExponential(), 8, 1),
     (OnePeerExponential(), 6, 1),
 ]
 
 
-@pytest.mark.parametrize("gradient", ["before", "after", "first"])
 @pytest.mark.parametrize(("graph", "p", "degree"), DEGREES)
-@settings(max_examples=8)
-@given(cluster=clusters(), steps=step_counts)
+@few
+@given(cluster=clusters(), steps=step_counts, gradient=st.sampled_from(["before", "after", "first"]))
 def test_dpsgd_exchanges_with_k_neighbours_in_a_plus_k_n_over_b(
-    close: Close, graph: TopologyConfig, p: int, degree: int, gradient: str, cluster: Cluster, steps: int
+    close: Close, graph: TopologyConfig, p: int, degree: int, cluster: Cluster, steps: int, gradient: str
 ) -> None:
     """A step takes max(t, a + k N / B), and t + a + k N / B where the gradient follows the mixing. k is the largest
     degree: around a star everybody waits for the hub."""
@@ -233,12 +196,6 @@ def test_pushed_shares_take_a_plus_k_n_over_b_after_a_gradient_or_beside_several
     topology, exchange = graph.build(p, 0), a + k * n
     expected = rounds * (max(overlap * t, exchange) if overlap else t + exchange)
     close(timed(SGP(topology, overlap), cluster, p, rounds * max(overlap, 1), topology).time_s, expected)
-
-
-def test_a_slow_port_delays_the_ring_by_its_own_exchange(close: Close) -> None:
-    cluster = Cluster(0.01, 1e9, 1e-3, message_bytes=1e6, node_bandwidth={2: 1e8})
-    topology = Ring().build(6, 0)
-    close(timed(DPSGD(topology), cluster, 6, 10, topology).time_s, 10 * (1e-3 + 2 * 0.08))
 
 
 @few
@@ -270,24 +227,19 @@ class RoundGossip(Gossip):
 
 @few
 @given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 3), rounds=step_counts)
-def test_a_gossip_pull_takes_two_latencies_and_a_message(
+def test_a_gossip_pull_takes_two_latencies_and_a_message_and_a_push_waits_for_the_one_before(
     close: Close, cluster: Cluster, p: int, tau: int, rounds: int
 ) -> None:
-    """tau t + 2 a + N / B for tau steps, while everybody pulls from somebody else."""
+    """tau t + 2 a + N / B for tau steps, while everybody pulls from somebody else; from one push to the next
+    max(tau t, a + N / B), and the last one is not waited for."""
     t, a, n = parameters(cluster)
-    found = timed(RoundGossip(tau=tau, mode="pull"), cluster, p, rounds * tau)
-    close(found.time_s, rounds * (tau * t + 2 * a + n))
-
-
-@few
-@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 3), rounds=step_counts)
-def test_a_gossip_push_waits_only_for_the_push_before_it(
-    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
-) -> None:
-    """max(tau t, a + N / B) from one push to the next; the last one is not waited for."""
-    t, a, n = parameters(cluster)
-    found = timed(RoundGossip(tau=tau, mode="push"), cluster, p, rounds * tau)
-    close(found.time_s, (rounds - 1) * max(tau * t, a + n) + tau * t)
+    topology = cycle(p)
+    pull, push = (
+        timed(Gossip(topology, tau=tau, mode=mode, peers="topology"), cluster, p, rounds * tau, topology)
+        for mode in ("pull", "push")
+    )
+    close(pull.time_s, rounds * (tau * t + 2 * a + n))
+    close(push.time_s, (rounds - 1) * max(tau * t, a + n) + tau * t)
 
 
 @few
@@ -315,30 +267,17 @@ def test_a_server_with_a_slow_port_sets_the_pace(close: Close, cluster: Cluster,
 
 
 @few
-@given(cluster=clusters(), k=st.integers(1, 6), tau=st.integers(1, 4), rounds=step_counts)
-def test_an_unloaded_exchange_with_the_centre(close: Close, cluster: Cluster, k: int, tau: int, rounds: int) -> None:
-    """tau t + 2 a + 2 N / B for tau steps of one worker, on any number of shards."""
-    t, a, n = parameters(cluster)
-    found = timed(EASGD(tau=tau, servers=k), cluster, 1, rounds * tau)
-    close(found.time_s, rounds * (tau * t + 2 * a + 2 * n))
-
-
-@few
 @given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=step_counts)
-def test_a_centre_that_all_move_at_once(close: Close, cluster: Cluster, p: int, tau: int, rounds: int) -> None:
-    """tau t and an all-reduce in every round."""
+def test_a_centre_that_all_move_at_once_or_in_turn(
+    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
+) -> None:
+    """tau t and an all-reduce in every round. In turn max(tau t, p (a + N / B)); the last worker begins p - 1 messages
+    later than the first."""
     t, a, n = parameters(cluster)
+    turns = timed(EASGD("round_robin", tau=tau), cluster, p, rounds * tau)
+    close(turns.time_s, (p - 1) * (a + n) + (rounds - 1) * max(tau * t, p * (a + n)) + tau * t)
     found = timed(EASGD("sync", tau=tau), cluster, p, rounds * tau)
     close(found.time_s, rounds * (tau * t + all_reduce("best", p, a, n)))
-
-
-@few
-@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=step_counts)
-def test_a_centre_that_goes_round(close: Close, cluster: Cluster, p: int, tau: int, rounds: int) -> None:
-    """max(tau t, p (a + N / B)) a round; the last worker begins p - 1 messages later than the first."""
-    t, a, n = parameters(cluster)
-    found = timed(EASGD("round_robin", tau=tau), cluster, p, rounds * tau)
-    close(found.time_s, (p - 1) * (a + n) + (rounds - 1) * max(tau * t, p * (a + n)) + tau * t)
 
 
 @few
@@ -413,7 +352,7 @@ def test_received_vectors_lengthen_the_next_gradient(
     close(reduces.time_s, max(t, reduce) + (steps - 1) * max(t + v, reduce))
 
 
-@pytest.mark.parametrize("p", [1, 2, 3, 8])
+@pytest.mark.parametrize("p", [1, 3])
 def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> None:
     cluster = Cluster(0.01, float("inf"), 0.0, message_bytes=1e6)
     topology = Ring().build(p, 0)

@@ -19,7 +19,7 @@ from tests.engine.sim.conftest import Close
 from tests.support.timing import timed
 
 NAMED = sorted(set(COLLECTIVES) - {"best"})
-few = settings(max_examples=15)
+few = settings(max_examples=20)
 
 
 def exact(name: str, p: int) -> bool:
@@ -44,12 +44,11 @@ def modelled(cluster: Cluster) -> Cluster:
     return dataclasses.replace(cluster, collective_messages=False)
 
 
-@pytest.mark.parametrize("algo", [Sync(overlap=False), Sync(), DelayFree(tau=2), DelayFree(tau=6)])
 @pytest.mark.parametrize("name", NAMED)
 @few
-@given(data=st.data(), p=st.integers(1, 10))
+@given(data=st.data(), p=st.integers(1, 10), algo=st.sampled_from([Sync(overlap=False), Sync(), DelayFree(tau=6)]))
 def test_equal_nodes_take_what_the_cost_model_says(
-    close: Close, name: str, algo: Algorithm, data: st.DataObject, p: int
+    close: Close, name: str, data: st.DataObject, p: int, algo: Algorithm
 ) -> None:
     """Time, and the bytes of every node. Where surplus nodes are folded in, others need not wait for that, and their
     messages may meet a surplus node's vector."""
@@ -68,8 +67,7 @@ def test_equal_nodes_take_what_the_cost_model_says(
         assert 0.6 <= found.time_s / expected.time_s <= 1.5
 
 
-@pytest.mark.parametrize("p", [2, 3, 7, 10])
-@pytest.mark.parametrize("items", [1, 5, 1000, 1001, 100_003])
+@pytest.mark.parametrize(("p", "items"), [(7, 1), (3, 5), (10, 1000), (2, 1001), (7, 100_003)])
 def test_the_longest_segment_of_a_ring_sets_its_pace(close: Close, p: int, items: int) -> None:
     """2 (p - 1) (a + ceil(d / p) / B) for d numbers; all nodes together send 2 (p - 1) N."""
     a, rate, steps = 1e-3, 1e6, 3

@@ -12,10 +12,9 @@ from dsgd.engines.sim.collective_steps import STEPS, Step
 from dsgd.engines.sim.collectives import COSTS, bytes_of_nodes
 
 N = 5040.0  # divided by all numbers up to 10
-NODES = [2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 19, 32]
+NODES = [2, 3, 4, 5, 6, 7, 8, 13, 19]
 
 each_collective = pytest.mark.parametrize("name", list(STEPS))
-each_size = pytest.mark.parametrize("p", NODES)
 
 
 def steps_of(name: str, p: int, n_bytes: float = N, item_bytes: int = 4) -> list[list[Step]]:
@@ -23,26 +22,29 @@ def steps_of(name: str, p: int, n_bytes: float = N, item_bytes: int = 4) -> list
 
 
 @each_collective
-@each_size
-def test_each_message_is_waited_for(name: str, p: int) -> None:
-    sent, waited = Counter(), Counter()
-    for node, steps in enumerate(steps_of(name, p)):
-        sent.update((node, target) for step in steps for target in step.targets)
-        waited.update((source, node) for step in steps for source in step.sources)
-    assert sent == waited
-    assert all(sender != receiver for sender, receiver in sent)
+def test_each_message_is_waited_for_and_bytes_are_those_of_the_cost_model(name: str) -> None:
+    for p in NODES:
+        n = 4.0 * p * N  # p divides it, or its segments in a ring would differ
+        sent, waited, counted = Counter(), Counter(), []
+        for node, steps in enumerate(steps_of(name, p, n)):
+            sent.update((node, target) for step in steps for target in step.targets)
+            waited.update((source, node) for step in steps for source in step.sources)
+            counted.append(sum(step.n_bytes * len(step.targets) for step in steps))
+        assert sent == waited, p
+        assert all(sender != receiver for sender, receiver in sent)
+        assert counted == pytest.approx(bytes_of_nodes(name, p, n), rel=1e-12)
 
 
 @each_collective
-@each_size
-def test_in_the_end_every_worker_has_heard_from_everybody(name: str, p: int) -> None:
+@pytest.mark.parametrize("backwards", [False, True])
+def test_in_the_end_every_worker_has_heard_from_everybody(name: str, backwards: bool) -> None:
     """In any order in which nodes may get their turn; nobody waits for ever."""
-    steps = steps_of(name, p)
-    for order in (range(len(steps)), reversed(range(len(steps)))):
+    for p in NODES:
+        steps = steps_of(name, p)
         known = [{node} for node in range(len(steps))]
         wires: dict[tuple[int, int], list[set[int]]] = {}
 
-        def way(node: int, known: list[set[int]] = known, wires: dict = wires) -> Iterator[None]:
+        def way(node: int, steps: list = steps, known: list[set[int]] = known, wires: dict = wires) -> Iterator[None]:
             for step in steps[node]:
                 for target in step.targets:
                     wires.setdefault((node, target), []).append(set(known[node]))
@@ -51,19 +53,11 @@ def test_in_the_end_every_worker_has_heard_from_everybody(name: str, p: int) -> 
                         yield
                     known[node] |= wires[source, node].pop(0)
 
-        ways = {node: way(node) for node in order}
+        ways = {node: way(node) for node in range(len(steps))[:: -1 if backwards else 1]}
         for _ in range(20 * p * p):
             ways = {node: way for node, way in ways.items() if next(way, "through") is None}
-        assert not ways
+        assert not ways, p
         assert all(set(range(p)) <= heard for heard in known[:p])
-
-
-@each_collective
-@each_size
-def test_bytes_are_those_of_the_cost_model(name: str, p: int) -> None:
-    n = 4.0 * p * N  # p divides it, or its segments in a ring would differ
-    sent = [sum(step.n_bytes * len(step.targets) for step in steps) for steps in steps_of(name, p, n)]
-    assert sent == pytest.approx(bytes_of_nodes(name, p, n), rel=1e-12)
 
 
 def test_every_collective_has_a_cost_and_steps() -> None:
@@ -71,13 +65,13 @@ def test_every_collective_has_a_cost_and_steps() -> None:
 
 
 @pytest.mark.parametrize(("n_bytes", "item_bytes"), [(40.0, 4), (44.0, 4), (48.0, 8), (4.0, 4), (41.5, 4), (0.5, 4)])
-@each_size
-def test_segments_of_a_ring_are_whole_numbers_of_items(p: int, n_bytes: float, item_bytes: int) -> None:
+def test_segments_of_a_ring_are_whole_numbers_of_items(n_bytes: float, item_bytes: int) -> None:
     """Those that the real ring makes of a vector; bytes that are no whole number go with the last one."""
     items = int(n_bytes // item_bytes)
-    cuts = list(pairwise(items * k // p for k in range(p + 1)))
-    expected: list[float] = [(end - begin) * item_bytes for begin, end in cuts]
-    expected[-1] += n_bytes - items * item_bytes
-    for node, steps in enumerate(steps_of("ring", p, n_bytes, item_bytes)):
-        assert [step.n_bytes for step in steps] == [expected[(node - j) % p] for j in range(2 * (p - 1))]
-        assert sum(step.n_bytes for step in steps[:p]) == n_bytes
+    for p in NODES:
+        cuts = list(pairwise(items * k // p for k in range(p + 1)))
+        expected: list[float] = [(end - begin) * item_bytes for begin, end in cuts]
+        expected[-1] += n_bytes - items * item_bytes
+        for node, steps in enumerate(steps_of("ring", p, n_bytes, item_bytes)):
+            assert [step.n_bytes for step in steps] == [expected[(node - j) % p] for j in range(2 * (p - 1))]
+            assert sum(step.n_bytes for step in steps[:p]) == n_bytes

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise, product
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -47,10 +46,6 @@ def undisturbed(begin: float, end: float, pauses: list[tuple[float, float]]) -> 
     return free + max(0.0, end - until)
 
 
-def test_without_jitter_every_gradient_takes_its_time() -> None:
-    assert durations(Processor(cluster(), 0, 0), 3).tolist() == [0.5, 0.5, 0.5]
-
-
 def test_a_slow_node_takes_its_factor_and_the_others_do_not() -> None:
     slow = cluster(slow_nodes={3: 4.0, 1: 0.5})
     assert [Processor(slow, node, 0).finish(1.0) for node in range(4)] == [1.5, 1.25, 1.5, 3.0]
@@ -58,7 +53,7 @@ def test_a_slow_node_takes_its_factor_and_the_others_do_not() -> None:
 
 @pytest.mark.parametrize(
     ("distribution", "cv"),
-    [*product(["gamma", "lognormal"], [0.1, 0.5, 1.0]), ("normal", 0.05), ("normal", 0.1), ("normal", 0.3)],
+    [("gamma", 0.1), ("gamma", 1.0), ("lognormal", 0.5), ("normal", 0.3)],
 )
 def test_jitter_has_mean_one_and_the_given_deviation(distribution: str, cv: float) -> None:
     """Within five standard errors; the standard error of the deviation from the sample's own fourth moment."""
@@ -71,23 +66,10 @@ def test_jitter_has_mean_one_and_the_given_deviation(distribution: str, cv: floa
 
 
 def test_normal_jitter_is_normal_as_far_as_time_allows() -> None:
-    """P(|T - mean| < deviation) = 0.683, and E[max of 16] = 1.177 with 10 %. With 1/3 nothing is below 0: what is cut
-    off there makes the mean 0.15 % longer and the deviation 0.7 % smaller."""
+    """P(|T - mean| < deviation) = 0.683, and E[max of 16] = 1.177 with 10 %."""
     factors = durations(Processor(cluster(jitter=0.1, jitter_distribution="normal"), 0, 1), DRAWS) / 0.5
     assert (abs(factors - 1) < 0.1).mean() == pytest.approx(0.6827, abs=5 * 0.0033)
     assert factors.reshape(-1, 16).max(axis=1).mean() == pytest.approx(1.1766, abs=5 * 0.0017)
-    widest = durations(Processor(cluster(jitter=1 / 3, jitter_distribution="normal"), 0, 1), 10 * DRAWS) / 0.5
-    assert (widest > 0).all()
-    assert (widest < 0.05).any()
-    assert widest.mean() == pytest.approx(1.00148, abs=5 * 0.333 / (10 * DRAWS) ** 0.5)
-    assert widest.std() == pytest.approx(0.9933 / 3, rel=5 / (20 * DRAWS) ** 0.5)
-
-
-def test_gamma_jitter_of_one_is_exponential() -> None:
-    """P(T > 2 mean) = exp(-2), P(T < mean / 10) = 1 - exp(-1/10)."""
-    factors = durations(Processor(cluster(jitter=1.0), 0, 1), DRAWS) / 0.5
-    assert (factors > 2).mean() == pytest.approx(np.exp(-2), abs=0.012)
-    assert (factors < 0.1).mean() == pytest.approx(1 - np.exp(-0.1), abs=0.011)
 
 
 def test_every_node_has_its_own_stream_and_every_seed_another() -> None:
@@ -195,20 +177,11 @@ def test_a_trace_of_other_ranks_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert of_nodes(3, 0) != of_nodes(3, 1)
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [
-        (0.0, 0.5),  # before
-        (0.5, 1.0),  # ends as the pause begins
-        (0.8, 3.3),  # the pause comes in its midst
-        (1.0, 3.5),  # begun with the pause
-        (2.0, 3.5),  # begun within
-        (3.0, 3.5),  # begun as it ends
-        (7.0, 7.5),  # after
-    ],
-)
-def test_a_pause_from_1_to_3_extends_what_it_meets(begin: float, end: float) -> None:
-    assert Processor(cluster(stalls=[window(1.0, 2.0)]), 0, 0).finish(begin) == pytest.approx(end, rel=1e-15)
+def test_a_pause_from_1_to_3_extends_what_it_meets() -> None:
+    """Before, up to its begin, across it, begun with it, within, as it ends, and after."""
+    begins, ends = (0.0, 0.5, 0.8, 1.0, 2.0, 3.0, 7.0), (0.5, 1.0, 3.3, 3.5, 3.5, 3.5, 7.5)
+    found = [Processor(cluster(stalls=[window(1.0, 2.0)]), 0, 0).finish(begin) for begin in begins]
+    assert found == pytest.approx(ends, rel=1e-15)
 
 
 def test_a_pause_holds_up_its_own_node_alone() -> None:
@@ -245,24 +218,6 @@ def test_pauses_extend_work_by_exactly_the_time_they_cover(
         now = end
 
 
-def test_random_pauses_extend_work_by_exactly_the_time_they_cover() -> None:
-    """The pauses themselves are read off a copy of the same stream."""
-    entry = {"every_s": 3.0, "duration_s": 2.0}
-    copy = Pauses(Stall.from_entry(entry), stream("stall", 7, 2, 0))
-    processor = Processor(cluster(stalls=[entry]), 2, 7)
-    pauses, now, ends = [], 0.0, []
-    for _ in range(400):
-        ends.append((now, processor.finish(now)))
-        now = ends[-1][1]
-    reached = 0.0
-    while reached <= now:
-        pauses.append(copy.after(reached))
-        reached = pauses[-1][1]
-    for begin, end in ends:
-        assert undisturbed(begin, end, pauses) == pytest.approx(0.5, rel=1e-9)
-    assert all(earlier[1] <= later[0] for earlier, later in pairwise(pauses))
-
-
 def test_random_pauses_have_exponential_gaps_and_lengths() -> None:
     """Gaps of mean 3 and lengths of mean 2: mean and deviation within five standard errors; every node its own."""
     entry = {"every_s": 3.0, "duration_s": 2.0}
@@ -293,8 +248,3 @@ def test_a_run_with_a_pause_ends_later_by_what_it_took() -> None:
     found = timed(Lonely(), cluster(stalls=[window(0.7, 1.0)]), nodes=1, steps=4)
     assert found.time_s == pytest.approx(3.0, rel=1e-15)
     assert found.summary()["idle_fraction_max"] == pytest.approx(0.0, abs=1e-15)
-
-
-def test_a_faster_node_does_more_of_the_common_budget() -> None:
-    found = timed(Lonely(), cluster(slow_nodes={0: 4.0}), nodes=2, steps=10)
-    assert [node.worker.steps for node in found.machine.nodes] == [4, 16]

@@ -25,14 +25,12 @@ from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from dsgd.topology import Ring, Topology
 from dsgd.worker import Algorithm, Worker
-from tests.support.cases import CASES, PLAIN, described, prepared
-from tests.support.long import long_but
+from tests.support.cases import PLAIN, described, prepared
 
 NODES = 4
 UNEVEN = ("cluster.slow_nodes={1: 3.0}", "cluster.jitter=0.3", "cluster.latency_s=0.013", "cluster.bandwidth=1e5")
 RACE = ("experiment=quadratic", f"nodes={NODES}", "budget.steps=60", "eval.every_steps=7", *UNEVEN)
-LAWLESS = ("gossip", "decoupled", "diloco", "asyncdiloco", "streaming", "noloco", "relay", "overlap=3")
-LAWLESS += ("server_optimizer=momentum", "server_optimizer=adagrad", "share=0.4")  # of sparta with outer steps
+LAWLESS = ("gossip", "decoupled", "diloco", "asyncdiloco", "streaming", "noloco", "relay")
 ROUNDING = 1e-13  # of 60 steps in double precision
 
 
@@ -47,16 +45,23 @@ def drifts(experiment: Experiment) -> list[float | None]:
     return [*found, simulation.summary()["mean_drift"]]
 
 
-@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
+@pytest.mark.parametrize("case", PLAIN, ids=described)
 def test_what_an_algorithm_conserves_drifts_by_rounding_alone(case: tuple[str, ...]) -> None:
     """However slow the network and whoever is ahead, with messages under way at every mark. Gossip has no law,
-    and an outer optimiser moves the mean."""
-    first, *found = drifts(conserving(f"algo={case[0]}", *case[1:]))
+    and an outer optimiser moves the mean. Watching changes nothing else, and costs nothing unless asked for."""
+    watched = conserving(f"algo={case[0]}", *case[1:], "budget.steps=30")
+    off = Simulation(dataclasses.replace(watched, eval=dataclasses.replace(watched.eval, conservation=False)))
+    assert type(off.machine) is Machine
+    on = Simulation(watched)
+    marks = list(on.run())
+    assert [{name: value for name, value in mark.items() if name != "mean_drift"} for mark in marks] == [*off.run()]
+    assert "mean_drift" not in off.summary()
+    first, *found = [mark["mean_drift"] for mark in marks] + [on.summary()["mean_drift"]]
     assert first is None
-    if any(text in LAWLESS or text.removeprefix("algo.") in LAWLESS for text in case):
+    if case[0] in LAWLESS:
         assert found == [None] * len(found)
     else:
-        assert len(found) > 5
+        assert len(found) > 4
         assert all(drift is not None and drift <= ROUNDING for drift in found[1:])
         assert (found[-1] == 0) == (case[0] in ("sync", "compressed"))
 
@@ -115,8 +120,7 @@ class Anybody(ADPSGD):
         return [rank for rank in range(worker.nodes) if rank != worker.rank]
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("latency_s", [0.0, 0.004, 0.05])
+@pytest.mark.parametrize(("seed", "latency_s"), [(0, 0.0), (1, 0.004), (2, 0.05)])
 def test_averages_of_pairs_keep_the_sum_however_they_interleave(seed: int, latency_s: float) -> None:
     """Gradients take some 10 ms: within a long ask both ends make steps and answer several others."""
     algo = Anybody(RING)
@@ -159,10 +163,7 @@ def leaking(factor: float) -> Topology:
 RING = Ring().build(NODES, 0)
 BROKEN: list[Algorithm] = [
     Halved(RING),
-    GreedyEASGD(tau=3),
-    GreedyEASGD(tau=3, momentum=0.5),
     GreedyEASGD(tau=3, servers=2),
-    TwiceDownpour(),
     TwiceDownpour(n_push=2, n_fetch=2, servers=2),
     Forgetful(tau=4),
     DPSGD(leaking(0.999)),
@@ -188,18 +189,7 @@ def test_the_drift_is_relative_to_the_vectors_in_the_sum() -> None:
     assert found[60] == pytest.approx((1 - 0.9**60) / 0.9**60, rel=1e-9)
 
 
-@pytest.mark.parametrize("case", long_but(PLAIN, CASES), ids=described)
-def test_watching_changes_nothing_else_and_costs_nothing_unless_asked_for(case: tuple[str, ...]) -> None:
-    watched = conserving(f"algo={case[0]}", *case[1:], "budget.steps=15")
-    off = Simulation(dataclasses.replace(watched, eval=dataclasses.replace(watched.eval, conservation=False)))
-    assert type(off.machine) is Machine
-    on = Simulation(watched)
-    marks = [{name: value for name, value in mark.items() if name != "mean_drift"} for mark in on.run()]
-    assert marks == list(off.run())
-    assert "mean_drift" not in off.summary()
-
-
-@pytest.mark.parametrize("algo", ["dpsgd", "delayfree", "easgd", "downpour", "adpsgd"])
+@pytest.mark.parametrize("algo", ["delayfree", "downpour"])
 def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_drift(algo: str) -> None:
     """Single precision, where it is not 0."""
     experiment = conserving(f"algo={algo}", "precision=fp32")

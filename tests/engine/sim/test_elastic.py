@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,11 +13,11 @@ from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.sync import Sync
 from dsgd.cli.compose import composed
 from dsgd.engines.sim.simulation import Simulation
-from dsgd.runner.configuration import configure
 from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from dsgd.worker import Algorithm
 from tests.engine.sim.test_failures import SETTING, cluster, simulated, trace, vectors
+from tests.support.cases import prepared
 from tests.support.timing import timed
 
 N_BYTES = 1e6
@@ -88,19 +87,19 @@ def test_the_mean_is_over_those_that_are_up(algo: str, tmp_path: Path) -> None:
 def test_with_many_failures_all_steps_are_made_and_all_workers_agree(algo: str) -> None:
     """Every node fails about every ten gradients, often several at once. Those that are up at the end have the same
     parameters where a step ends with an average, and the same steps."""
-    words = ("cluster.failures={every_s:0.1,repair_s:0.05}", "cluster.jitter=0.3", "budget.steps=120", "seed=1")
+    words = ("cluster.failures={every_s: 0.1, repair_s: 0.05}", "cluster.jitter=0.3", "budget.steps=80", "seed=1")
     simulation = run(algo, *words, "cluster.message_bytes=1e6", "optimizer.momentum=0.9")
     summary, nodes = simulation.summary(), simulation.machine.present
-    assert (simulation.status, {node.worker.steps for node in nodes}) == ("completed", {120})
-    assert summary["failures"] > 30
+    assert (simulation.status, {node.worker.steps for node in nodes}) == ("completed", {80})
+    assert summary["failures"] > 20
     assert 0.2 < summary["goodput"] < 0.9
     if not algo.startswith("localsgd"):
         centres = [node.worker.kept.get("theta", node.worker.x) for node in nodes]
         assert all(torch.equal(centres[0], centre) for centre in centres)
-    assert simulation.machine.samples < 120 * simulation.experiment.unit
+    assert simulation.machine.samples < 80 * simulation.experiment.unit
 
 
-@pytest.mark.parametrize("algo", ELASTIC)
+@pytest.mark.parametrize("algo", ELASTIC[1:])
 def test_where_all_are_down_the_first_to_be_back_goes_on_alone(algo: str, tmp_path: Path) -> None:
     failures = trace(tmp_path, *((node, 0.105, 0.5 + 0.1 * node) for node in range(4)))
     simulation = run(algo, "budget.steps=50", f"cluster.failures.trace={failures['trace']}")
@@ -108,36 +107,33 @@ def test_where_all_are_down_the_first_to_be_back_goes_on_alone(algo: str, tmp_pa
     assert {node.worker.steps for node in simulation.machine.nodes} == {50}
 
 
-@pytest.mark.parametrize("algo", ELASTIC)
+@pytest.mark.parametrize("algo", ELASTIC[:2])
 def test_without_failures_nothing_changes(algo: str) -> None:
     waiting = run(algo.replace("elastic=true", "elastic=false"), "budget.steps=9")
-    going_on = run(algo, "budget.steps=9", "cluster.failures={every_s:1e8,repair_s:1}")
+    going_on = run(algo, "budget.steps=9", "cluster.failures={every_s: 1e8, repair_s: 1}")
     assert going_on.time_s == waiting.time_s
     assert torch.equal(vectors(going_on), vectors(waiting))
 
 
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
+def test_options_that_it_does_not_go_with_are_one_line() -> None:
+    for make, rule in (
         (lambda: Sync(elastic=True), "overlap must be false with elastic"),
         (lambda: Sync(overlap=False, backups=1, elastic=True), "backups must be 0 with elastic, got 1"),
         (lambda: LocalSGD(switch=2, elastic=True), "switch must be 0 with elastic, got 2"),
         (lambda: LocalSGD(group=2, elastic=True), "group must be 1 with elastic, got 2"),
         (lambda: DiLoCo(overlap="eager", elastic=True), "overlap must be none with elastic, got 'eager'"),
-    ],
-)
-def test_options_that_it_does_not_go_with_are_one_line(make: Any, rule: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(rule)}"):
-        make()
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(rule)}"):
+            make()
 
 
 def test_runs_that_it_does_not_go_with_are_one_line() -> None:
     words = [*SETTING, "algo=diloco", "algo.elastic=true"]
-    failing = "cluster.failures={every_s:5,repair_s:1}"
+    failing = "cluster.failures={every_s: 5, repair_s: 1}"
     with pytest.raises(ValueError, match=r"^algo\.elastic must be false with cluster\.islands, links or"):
-        configure(composed([*words, failing, "cluster.collective_messages=true", "cluster.collective=ring"]))
+        prepared(*words, failing, "cluster.collective_messages=true", "cluster.collective=ring")
     with pytest.raises(ValueError, match=r"^eval\.conservation must be false with cluster\.failures and algo\.elastic"):
-        configure(composed([*words, failing, "eval.conservation=true"]))
+        prepared(*words, failing, "eval.conservation=true")
     with pytest.raises(
         ConfigError, match=r"^algo\.elastic must be false with engine=dist, which ends without a worker"
     ):

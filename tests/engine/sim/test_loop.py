@@ -107,8 +107,13 @@ def test_a_task_runs_to_its_first_request_at_once_and_hands_on_its_result() -> N
         seen.append((await first, loop.now))
         seen.append((await second, loop.now))  # ended long ago: takes no time
 
+    async def beside() -> None:
+        seen.append((await task, "several may wait for one"))
+
     task = Task(parent(), None, answers.perform)
-    task.resume()
+    waiting = [Task(beside(), None, answers.perform) for _ in range(2)]
+    for each in (task, *waiting):
+        each.resume()
     drain(loop)
     assert task.finished
     assert seen == [
@@ -119,27 +124,8 @@ def test_a_task_runs_to_its_first_request_at_once_and_hands_on_its_result() -> N
         ("child ends", 3, 3.0),
         ("slept 3", 3.0),
         ("slept 1", 3.0),
+        *[(None, "several may wait for one")] * 2,
     ]
-
-
-def test_several_tasks_may_wait_for_one() -> None:
-    loop = EventLoop()
-    answers = Answers(loop)
-    got: list[tuple[int, str]] = []
-
-    async def work() -> str:
-        await Pull(2)
-        return "done"
-
-    async def wait(number: int, for_whom: Task[str]) -> None:
-        got.append((number, await for_whom))
-
-    one = Task(work(), None, answers.perform)
-    waiting = [Task(wait(number, one), None, answers.perform) for number in range(3)]
-    for task in (one, *waiting):
-        task.resume()
-    drain(loop)
-    assert got == [(0, "done"), (1, "done"), (2, "done")]
 
 
 def test_an_error_in_an_algorithm_comes_out_of_the_loop() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,12 @@ from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
-from dsgd.data import Quadratic
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.loss import LossyNetwork
 from dsgd.engines.sim.network import Network
 from dsgd.streams import stream
 from dsgd.topology import Ring
-from dsgd.worker import Algorithm, Worker
 from tests.engine.sim.conftest import Close
-from tests.support.reference import Setting
-from tests.support.simulated import run
 from tests.support.timing import timed
 
 LOSS, AGAIN_S, SEED = 0.4, 0.7, 5
@@ -78,7 +73,7 @@ def test_what_may_be_lost_is_gone_and_its_sender_goes_on_as_soon_as_it_has_left(
     assert network.bytes_received(loop.now)[1] == 20.0 * (~lost).sum()
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.floats(0, 5), st.integers(0, 2), st.lists(st.integers(0, 2), min_size=1, max_size=4)), max_size=20
@@ -126,7 +121,7 @@ def ring_passes(p: int, draw: list[Callable[[], int]], rounds: int, latency_s: f
     return free_s.max()
 
 
-@pytest.mark.parametrize("p", [2, 3, 5])
+@pytest.mark.parametrize("p", [2, 5])
 def test_an_all_reduce_takes_what_its_losses_cost(close: Close, p: int) -> None:
     """2 (p - 1) rounds, each of which a lost message holds up for the node behind; all leave when the last one has."""
     steps, a = 30, 0.01
@@ -157,42 +152,3 @@ def test_without_loss_the_network_draws_nothing_and_the_summary_says_nothing() -
     found = timed(Gossip(mode="push"), lossy_cluster(0.01, loss=0.0), 3, 5)
     assert type(found.machine.network) is Network
     assert not {"messages_lost", "messages_resent"} & found.summary().keys()
-
-
-@dataclass(frozen=True)
-class PushSum(Algorithm):
-    """Push-sum by pushes: half of (x w, w) goes to the next worker, or is lost, and nobody steps.
-
-    weights: of all workers at the end, by rank."""
-
-    weights: dict[int, float] = field(default_factory=dict)
-
-    async def train(self, worker: Worker) -> None:
-        import torch
-
-        w, one = 1.0, worker.x.new_ones(1)
-        while not worker.done:
-            w /= 2
-            await worker.push((worker.rank + 1) % worker.nodes, torch.cat((worker.x * w, one * w)))
-            z = worker.x * w
-            for share in worker.inbox():
-                z += share[:-1]
-                w += float(share[-1])
-            worker.x.copy_(z / w)
-            worker.step(await worker.gradient())
-        self.weights[worker.rank] = w
-
-
-def test_shares_that_are_lost_take_their_weight_along() -> None:
-    """So x / w stays a convex combination of the first x: within their range in every coordinate, and of the same value
-    where all agree, though mass is lost."""
-    start = np.random.default_rng(8).standard_normal((4, 5))
-    start[:, 0] = 3.25
-    algo = PushSum()
-    s = Setting(steps=12, lr=0.0, data=Quadratic(dim=5), start=start)
-    path = run(s, algo, lossy_cluster(0.01))
-    assert path.simulation.summary()["messages_lost"] > 0
-    assert sum(algo.weights.values()) < 3
-    assert np.abs(path.xs[..., 0] - 3.25).max() < 1e-12
-    assert (path.xs <= start.max(axis=0) + 1e-12).all()
-    assert (path.xs >= start.min(axis=0) - 1e-12).all()

@@ -30,8 +30,7 @@ def everybody() -> Outcome:
     return simulate(*SHORT, "eval.workers=all")
 
 
-@pytest.mark.parametrize("workers", ["none", "1", "2"])
-@pytest.mark.parametrize("gradients", ["auto", "loop"])
+@pytest.mark.parametrize(("workers", "gradients"), [("none", "auto"), ("1", "loop"), ("2", "auto")])
 def test_the_first_and_the_last_mark_have_all_workers(workers: str, gradients: str) -> None:
     whole = simulate(*SHORT, "eval.workers=all", f"engine.gradients={gradients}")
     some = simulate(*SHORT, f"eval.workers={workers}", f"engine.gradients={gradients}")

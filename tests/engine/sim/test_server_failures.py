@@ -10,15 +10,14 @@ import torch
 
 from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.easgd import EASGD
-from dsgd.cli.compose import composed
 from dsgd.engines.sim.simulation import Simulation
-from dsgd.runner.configuration import configure
 from dsgd.worker import Algorithm
 from tests.engine.sim.test_failures import SETTING, cluster, simulated, trace
+from tests.support.cases import prepared
 from tests.support.timing import timed
 
 
-@pytest.mark.parametrize("checkpoint_s", [0, 2.0])
+@pytest.mark.parametrize("checkpoint_s", [2.0])
 def test_a_push_waits_until_the_server_has_its_state_again(checkpoint_s: float, tmp_path: Path) -> None:
     """One worker fetches N in 1 s, computes 1 s and pushes N in 1 s. Its first push arrives at 3, in the outage; the
     server is up at 6 and has its state at 7. A step is a checkpoint late, which changes no time."""
@@ -60,7 +59,7 @@ def test_a_shard_comes_back_with_its_last_checkpoint_and_the_other_one_loses_not
         f"cluster.failures={{trace: {trace(tmp_path, (5, 0.163, 0.3))['trace']}, server_checkpoint_s: {checkpoint_s}}}"
     )
     words = ("algo=downpour", "algo.servers=2", "algo.server_optimizer=momentum", "eval.every_steps=null", failures)
-    simulation = Simulation(configure(composed([*SETTING, *words])).experiment)
+    simulation = Simulation(prepared(*SETTING, *words))
     machine, seen = simulation.machine, dict[float, list[tuple[torch.Tensor, torch.Tensor, int]]]()
 
     def look() -> bool:
@@ -98,6 +97,6 @@ def test_only_servers_that_fail_are_in_a_trace(tmp_path: Path) -> None:
     words = [*SETTING, "algo=downpour"]
     rule = r"^cluster\.failures must name nodes in 0\.\.4 \(nodes=4 and 1 servers\), got 5 in its trace$"
     with pytest.raises(ValueError, match=rule):
-        configure(composed([*words, f"cluster.failures={{trace: {path}, server_checkpoint_s: 0}}"]))
+        prepared(*words, f"cluster.failures={{trace: {path}, server_checkpoint_s: 0}}")
     with pytest.raises(ValueError, match=r"^cluster\.failures must name nodes in 0\.\.3 \(nodes=4\), got 5"):
-        configure(composed([*words, f"cluster.failures.trace={path}"]))
+        prepared(*words, f"cluster.failures.trace={path}")

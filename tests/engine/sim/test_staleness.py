@@ -23,9 +23,7 @@ IN_TURN = Cluster(0.25, 8e8, 0.0, message_bytes=1e6)  # 10 ms a message: the ser
 ROUNDS = 10
 
 
-@pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("p", [1, 2, 8])
-@pytest.mark.parametrize("method", [Downpour, EASGD])
+@pytest.mark.parametrize(("method", "p", "servers"), [(Downpour, 8, 1), (EASGD, 8, 3), (Downpour, 2, 3), (EASGD, 1, 1)])
 def test_of_p_equal_workers_at_a_server_it_is_p_minus_1(method: type[Algorithm], p: int, servers: int) -> None:
     """In steady state all the others come in between. In the first round, from the common start, the q-th of them meets
     the q - 1 before it. Counted on every shard."""
@@ -44,8 +42,7 @@ def test_of_synchronous_sgd_it_is_0(overlap: bool) -> None:
     assert summary["staleness_mean"] == summary["staleness_max"] == 0
 
 
-@pytest.mark.parametrize("bandwidth", [float("inf"), 1e6, 4e6])
-@pytest.mark.parametrize("slow", [{}, {1: 3.0}])
+@pytest.mark.parametrize(("bandwidth", "slow"), [(float("inf"), {1: 3.0}), (1e6, {}), (4e6, {1: 3.0})])
 def test_of_averaging_without_delay_it_is_a_cycle_where_the_mean_is_merged(
     bandwidth: float, slow: dict[int, float]
 ) -> None:

@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from tests.support.simulate import Outcome, simulate
+from dsgd.engines.sim.simulation import Simulation
+from tests.support.cases import prepared
+from tests.support.simulate import Outcome
 
 LR, GRADIENT_S, EVERY = 0.1, 0.01, 4
 FACTOR = (1 - LR) ** (2 * EVERY)  # of the loss, from mark to mark
@@ -14,16 +16,20 @@ FACTOR = (1 - LR) ** (2 * EVERY)  # of the loss, from mark to mark
 
 def descent(*options: str) -> Outcome:
     """One worker on f(x) = (x - c)^2 / 2 without noise: x - c shrinks by 1 - lr in each step of so many seconds."""
-    return simulate(
-        *("experiment=quadratic", "algo=sync", "nodes=1", "precision=fp64", "data.dim=1", "data.noise=0"),
-        *("data.spread=0", "optimizer.momentum=0", f"optimizer.lr={LR}", f"cluster.gradient_s={GRADIENT_S}"),
-        *("budget.steps=40", f"eval.every_steps={EVERY}", *options),
+    simulation = Simulation(
+        prepared(
+            *("experiment=quadratic", "algo=sync", "nodes=1", "precision=fp64", "data.dim=1", "data.noise=0"),
+            *("data.spread=0", "optimizer.momentum=0", f"optimizer.lr={LR}", f"cluster.gradient_s={GRADIENT_S}"),
+            *("budget.steps=40", f"eval.every_steps={EVERY}", *options),
+        )
     )
+    return Outcome(list(simulation.run()), simulation)
 
 
-@pytest.mark.parametrize("share", [0.9, 0.5, 0.123])
-@pytest.mark.parametrize("stop", ["true", "false"])
-@pytest.mark.parametrize("rule", ["smoothed", "first", "stable"])
+@pytest.mark.parametrize(
+    ("share", "stop", "rule"),
+    [(0.9, "true", "smoothed"), (0.5, "false", "smoothed"), (0.123, "true", "first"), (0.5, "true", "stable")],
+)
 def test_the_loss_of_a_gradient_descent(share: float, stop: str, rule: str) -> None:
     """The k-th mark has f_0 FACTOR^k, and between marks the curve is the straight line; once there it stays, so that
     all rules agree. By the smoothed curve it stops a mark later, when the mark behind the crossing has one behind it.

@@ -1,4 +1,4 @@
-"""Every lock-step method over process groups is the simulator's: in a loop of the user's, which also goes on from a
+"""A lock-step method over process groups is the simulator's: in a loop of the user's, which also goes on from a
 stored state to the bit, and as a run of `engine=torch`."""
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from dsgd.cli.compose import composed
 from dsgd.engines.torch.group_training import GroupTraining
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.plan import Plan
-from tests.support.long import further_but
 from tests.support.own_loops import batches, in_processes, problem_of
 from tests.support.simulate import simulate, with_gradient_s
 from tests.support.simulated import assert_close
@@ -135,12 +134,6 @@ def by_samples(marks: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def test_a_loop_of_the_users_is_the_simulators_run_and_resumes_exactly(tmp_path: Path) -> None:
-    """In double precision, with local momentum, in two processes; x, the output model, and the state after half."""
+    """In double precision, with local momentum, in two processes; x, the output model, and the state after half. One
+    method for each kind of communication; tests/system/torch has all of them."""
     check(tmp_path, ("sync", "diloco", "delayfree", "sgp, overlap", "choco, code"), nodes=2)
-
-
-@pytest.mark.parametrize(
-    "names", further_but((), [[*METHODS][i : i + 4] for i in range(0, len(METHODS), 4)]), ids="; ".join
-)
-def test_every_lock_step_method_is_the_simulators_run_and_resumes_exactly(tmp_path: Path, names: list[str]) -> None:
-    check(tmp_path, names, nodes=4)

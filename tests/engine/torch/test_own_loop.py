@@ -356,31 +356,5 @@ def a_dead_rank_is_an_error_that_names_the_operation() -> None:
             model.step()
 
 
-def compiled(folder: Path, _: None) -> None:
-    """torch.compile, of the module before or of the distributed model after, changes no loss."""
-    losses = []
-    for kind in ("plain", "before", "after"):
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-        optimizer = sgd(module)
-        given = torch.compile(module, backend="aot_eager") if kind == "before" else module
-        model = dsgd.torch.distribute(given, optimizer, "sync")  # pyright: ignore[reportArgumentType]
-        called = torch.compile(model, backend="aot_eager") if kind == "after" else model
-        losses.append([])
-        for step in range(STEPS):
-            inputs, labels = batch(step)
-            loss = nn.functional.cross_entropy(called(inputs[:, 0, 0]), labels)
-            losses[-1].append(loss.item())
-            loss.backward()
-            called.step()  # pyright: ignore[reportFunctionMemberAccess]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    assert losses[0] == pytest.approx(losses[2], abs=1e-6)
-
-
 def test_a_loop_may_do_what_loops_of_torch_do_and_bad_input_ends_in_one_line(tmp_path: Path) -> None:
     in_processes(tmp_path, "tests.engine.torch.test_own_loop:all_checks")
-
-
-@pytest.mark.long
-def test_a_compiled_model_makes_the_same_steps(tmp_path: Path) -> None:
-    in_processes(tmp_path, "tests.engine.torch.test_own_loop:compiled")
