@@ -40,7 +40,7 @@ def case_of(collective: str, messages: bool) -> tuple[str, ...]:
 
 
 @each_way
-def test_it_computes_what_all_others_do(collective: str, messages: bool) -> None:
+def test_it_computes_what_all_others_do_and_goes_on_after_any_event(collective: str, messages: bool) -> None:
     """With jitter, pauses, a slow node and ports of different speed, on a number of nodes that is no power of two."""
     case = case_of(collective, messages)
     expected = with_trouble("best", False, *case)
@@ -52,10 +52,6 @@ def test_it_computes_what_all_others_do(collective: str, messages: bool) -> None
     assert found.summary()["collective"] == (collective if collective != "best" else expected.summary()["collective"])
     assert found.machine.staleness_max == expected.machine.staleness_max
     assert (found.machine.network.messages > 0) == messages
-
-
-@each_way
-def test_after_any_event_it_goes_on_as_if_nothing_had_been(collective: str, messages: bool) -> None:
     experiment = prepared(*options(collective, messages, *case_of(collective, not messages)))
     expected = uninterrupted(experiment)
     stop = int(

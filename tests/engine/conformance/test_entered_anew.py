@@ -10,7 +10,7 @@ from tests.support.cases import CASES, described, prepared
 from tests.support.entered_anew import LockstepRun
 
 NODES, STEPS = 4, 14
-OWN_TIME = ("adpsgd", "asyncdiloco", "decoupled", "downpour", "gossip")
+OWN_TIME = ("adpsgd", "asyncdiloco", "decoupled", "downpour", "gossip")  # and easgd unless in lock-step
 LOCKSTEP = [case for case in CASES if case[0] not in OWN_TIME and "algo.backups=1" not in case]
 LOCKSTEP = [case for case in LOCKSTEP if case[0] != "easgd" or any("variant" in text for text in case)]
 

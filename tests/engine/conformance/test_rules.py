@@ -243,7 +243,7 @@ def test_a_budget_is_used_up_in_whole_steps_and_never_exceeded(algo: str, index:
     assert 0 < marks[-1]["samples"] == by_then[-1] < whole.machine.samples
 
 
-@pytest.mark.parametrize("case", PLAIN + CASES[len(PLAIN) :: 2], ids=described)
+@pytest.mark.parametrize("case", PLAIN + CASES[len(PLAIN) :: 3], ids=described)
 def test_a_bad_network_costs_lock_step_time_alone_and_loses_nothing_conserved(case: tuple[str, ...]) -> None:
     """Slow nodes, heavy jitter, pauses, slow ports, a server slower than all, lost messages, and one worker that stops
     for long: the run ends, and methods in lock-step have the parameters of a run on the plain network, bit for bit."""
