@@ -133,6 +133,12 @@ def test_a_worker_comes_back_with_the_parameters_of_a_peer_or_of_the_servers(tmp
         assert node.worker.steps < 15
 
 
+def test_all_workers_may_be_down_at_once(tmp_path: Path) -> None:
+    failures = trace(tmp_path, *((node, 0.105, 0.5) for node in range(4)))
+    simulation = simulated("algo=gossip", "budget.steps=50", f"cluster.failures.trace={failures['trace']}")
+    assert (simulation.status, simulation.summary()["failures"]) == ("completed", 4)
+
+
 def test_a_free_running_step_costs_its_share_of_a_restart(tmp_path: Path) -> None:
     """One worker alone with a server: it fetches N in 1 s, computes 1 s and pushes N in 1 s. It fails at 7.5, in its
     third gradient, begun at 7; it is up at 10, has asked and N at 11, fetches again, and is done at 12 + 1 + 1."""
