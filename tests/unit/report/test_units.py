@@ -16,7 +16,7 @@ from dsgd.report.units import number_in, unit_of, without_units
 from dsgd.sweep.manifest import identity
 from tests.support.command import call
 
-OPTIONS = (Path(__file__).parent / "conf" / "options.txt").read_text().split()
+OPTIONS = (Path(__file__).parents[1] / "conf" / "options.txt").read_text().split()
 
 
 @pytest.mark.parametrize(
