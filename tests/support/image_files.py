@@ -6,15 +6,25 @@ import struct
 import zlib
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from dsgd.data.images.decode import choose_decoder
 from dsgd.data.images.generate import Generated
+from dsgd.models.torchvision_operators import declare_missing_operators
 
 DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if choose_decoder("auto") == "nvimgcodec" else [])]
 IMAGES = Generated(classes=3, samples_per_class=8, test_per_class=3, seed=1, side=120)
+
+
+def torchvision() -> Any:
+    """Import it for the test that asks for it, not for all that are collected: it takes a second."""
+    declare_missing_operators()
+    import torchvision
+
+    return torchvision
 
 
 def photograph(height: int = 180, width: int = 240, seed: int = 0) -> np.ndarray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
-from dsgd.cli.compose import composed
+from dsgd.cli.compose import ConfigTree
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
 from dsgd.runner.configuration import configure
@@ -39,7 +40,19 @@ class Outcome:
 
 def experiment(*overrides: str) -> Experiment:
     """The experiment of a command line, with gradients of 10 ms where it would measure them."""
-    return configure(with_gradient_s(composed(list(overrides)))).experiment
+    return configure(with_gradient_s(values_of(*overrides))).experiment
+
+
+@cache
+def tree() -> ConfigTree:
+    """Return the configuration files, once for all tests: a choice of files is composed once, which takes 0.1 s."""
+    return ConfigTree()
+
+
+def values_of(*overrides: str) -> dict[str, Any]:
+    """Return what `composed` returns, in a tenth of the time."""
+    (job,) = tree().grid(overrides, [])
+    return job.values
 
 
 def with_gradient_s(values: dict[str, Any]) -> dict[str, Any]:
