@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import shlex
-import subprocess
 import textwrap
 import tomllib
 from os.path import normpath
@@ -15,11 +14,12 @@ import pytest
 
 from dsgd.cli import plot
 from dsgd.cli.compare import compare_options
-from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import Composer
 from dsgd.contest.tuning import middle
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError
+from tests.support.each_row import each_row
+from tests.support.simulate import tree, values_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -27,6 +27,9 @@ DOCUMENTS += ["examples/README.md"]
 READERS = ("resume=", "data.root=/data/mine", "data.target=mydata.")  # arguments that name something of the reader's
 GENERATED = {"docs/reference/keys.md", "docs/reference/commands.md"}  # by scripts/stage_docs.py
 GENERATED |= {f"docs/reference/algorithms/{path.stem}.md" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+FOLDERS = ("dsgd", "studies", "tests", "conf", "csrc", "docs", "benchmarks", "scripts", "examples", "results")
+TEXTS = {".py", ".yaml", ".c", ".h", ".md", ".sh", ".txt"}
+PAGE = rb"\bdocs/[a-z_/]+\.md\b"
 MADE = {"results/papers_full", "results/papers/PAPER_real.md"}  # by dsgd-reproduce; PAPER stands for a name
 
 
@@ -39,13 +42,14 @@ def commands(program: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in found]
 
 
-@pytest.mark.parametrize("arguments", commands("dsgd-run"), ids=" ".join)
+@each_row("arguments", commands("dsgd-run"))
 def test_every_documented_command_is_a_valid_configuration(arguments: list[str]):
     """Except the one that shows an error, and those that need a run of the reader's own."""
     overrides = [argument for argument in arguments if not argument.startswith("-")]
     if {"--help", "--config-dir", "--version"} & set(arguments) or any(text.startswith(READERS) for text in overrides):
         return
-    jobs = ConfigTree().jobs(overrides, multirun="-m" in arguments).runs
+    jobs = tree().grid(overrides, [])
+    assert len(jobs) == 1 or "-m" in arguments
     if "algo.tau=0" in overrides:
         with pytest.raises(ConfigError, match=r"^algo\.tau must be >= 1, got 0$"):
             configure(jobs[0].values)
@@ -54,14 +58,7 @@ def test_every_documented_command_is_a_valid_configuration(arguments: list[str])
         configure(job.values)
 
 
-def test_every_variant_of_a_method_is_a_valid_configuration():
-    variants = re.findall(r"`(algo=\w+ algo\.[^`]+)`", (ROOT / "docs/howto/recipes.md").read_text())
-    assert len(variants) > 10
-    for variant in variants:
-        configure(ConfigTree().jobs(variant.split(), multirun=False).runs[0].values)
-
-
-@pytest.mark.parametrize("arguments", commands("dsgd-plot"), ids=" ".join)
+@each_row("arguments", commands("dsgd-plot"))
 def test_every_documented_figure_has_valid_options(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -104,19 +101,19 @@ def test_the_terminal_picture_shows_the_committed_verdict():
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "").replace("https://www.textualize.io", "")
 
 
-@pytest.mark.parametrize("arguments", commands("dsgd-compare"), ids=" ".join)
+@each_row("arguments", commands("dsgd-compare"))
 def test_every_documented_comparison_has_contenders(arguments: list[str]):
     words = [argument for argument in arguments if argument.startswith("compare.")]
     overrides = [argument for argument in arguments if not argument.startswith(("-", "compare."))]
     options = compare_options(words)
-    composer = Composer(ConfigTree(), options)
+    composer = Composer(tree(), options)
     entries = composer.entries(overrides)
     composer.check_conditions(entries, list(options.whatif or {}))
     for entry in entries:
         composer.measuring(entry, middle(entry.axes))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@each_row("document", DOCUMENTS)
 def test_links_within_the_project_lead_somewhere(document: str):
     """Relative links and figures exist."""
     targets = re.findall(r"\]\(([^)#]+)\)", (ROOT / document).read_text())
@@ -124,7 +121,7 @@ def test_links_within_the_project_lead_somewhere(document: str):
     assert sorted(path for path in paths - GENERATED if not (ROOT / path).exists()) == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@each_row("document", DOCUMENTS)
 def test_files_named_in_the_documents_exist(document: str):
     """`dsgd/...`, `tests/...` in backquotes are there."""
     names = re.findall(r"`((?:dsgd|tests|benchmarks|results|docs)/[\w./]+)`", (ROOT / document).read_text())
@@ -134,10 +131,10 @@ def test_files_named_in_the_documents_exist(document: str):
 
 def test_pages_named_anywhere_exist():
     """In code, comments, configurations and generated pages."""
-    found = subprocess.run(
-        ["git", "grep", "-hoIE", r"\bdocs/[a-z_/]+\.md\b"], cwd=ROOT, check=True, capture_output=True, text=True
-    )
-    assert sorted(name for name in set(found.stdout.split()) - GENERATED if not (ROOT / name).exists()) == []
+    files = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in TEXTS)
+    names = {name for path in (*files, *ROOT.glob("[A-Z]*")) for name in re.findall(PAGE, path.read_bytes())}
+    assert len(names) > 20
+    assert sorted(name for name in {name.decode() for name in names} - GENERATED if not (ROOT / name).exists()) == []
 
 
 def test_the_tutorial_on_your_model_and_data_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -151,8 +148,7 @@ def test_the_tutorial_on_your_model_and_data_works(tmp_path: Path, monkeypatch: 
     assert len(lines) >= 4
     for line in lines:
         overrides = [text.replace("sync,gossip,diloco", "diloco") for text in shlex.split(line)]
-        (job,) = ConfigTree().jobs(overrides, multirun=False).runs
-        configure(job.values)
+        configure(values_of(*overrides))
 
 
 def test_the_tutorial_on_algorithms_shows_the_example():

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
@@ -154,57 +152,3 @@ def test_modules_import_each_other_in_no_circle() -> None:
         for name, path in names.items()
     }
     TopologicalSorter(graph).prepare()
-
-
-def test_a_class_name_stands_for_one_thing() -> None:
-    statements = (statement for path in FILES for statement in ast.parse(path.read_text()).body)
-    names = Counter(statement.name for statement in statements if isinstance(statement, ast.ClassDef))
-    assert {name for name, count in names.items() if count > 1} == set()
-
-
-def test_configurations_are_composed_and_checked_without_torch() -> None:
-    """Importing torch takes longer than a configuration error may."""
-    program = """
-import sys
-import dsgd.runner.configuration, dsgd.cli.compose, dsgd.cli.check, dsgd.cli.jobs
-from importlib.resources import files
-names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
-assert names
-for name in names:
-    dsgd.runner.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])).experiment
-    dsgd.runner.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "model=resnet8"])).experiment
-slow = {"torch", "matplotlib", "wandb", "networkx"} & set(sys.modules)
-assert not slow, slow
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-
-
-def test_a_command_line_is_looked_at_before_anything_slow_is_imported() -> None:
-    """A sweep imports Hydra and torch in two processes, as soon as it is known to be one."""
-    program = """
-import sys
-from dsgd.cli.run import main
-from dsgd.cli.arguments import has_jobs_at_a_time
-has_jobs_at_a_time(["-m", "seed=0,1"])
-slow = {"torch", "numpy", "hydra", "omegaconf", "yaml"} & set(sys.modules)
-assert not slow, slow
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-
-
-def test_a_run_on_digits_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
-    """A start takes what its imports take: torch's compiler a second, the others half of one."""
-    program = """
-import sys
-from dsgd.cli.run import main
-for number, line in enumerate(("model=mlp algo=gossip", "model=resnet8 algo=dpsgd engine.gradients=loop")):
-    assert main([*line.split(), "nodes=2", "budget.steps=1", f"hydra.run.dir={number}"]) == 0
-slow = ("torch._dynamo", "torch._inductor", "torchvision", "sympy", "networkx", "matplotlib", "PIL", "wandb")
-print([name for name in slow if name in sys.modules])
-"""
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[-1] == "[]"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.support.each_row import each_row
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path for folder in ("dsgd", "studies") for path in (ROOT / folder).rglob("*.py"))
@@ -85,7 +85,7 @@ def test_variables_parameters_and_fields_say_what_they_hold() -> None:
     assert lines == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("code", "names"),
     [
         ("def f(one, *, place=1): ...", ["f", "one", "place"]),

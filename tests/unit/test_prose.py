@@ -1,4 +1,4 @@
-"""Check the prose of every tracked page: short sentences, few idioms, no long lines.
+"""Check the prose of every page: short sentences, few idioms, no long lines.
 
 The gates follow pages of admired projects: 12 to 17 words a sentence, 1 to 8 % above 30. Necessary, not enough.
 """
@@ -6,18 +6,16 @@ The gates follow pages of admired projects: 12 to 17 words a sentence, 1 to 8 % 
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.support.each_row import each_row
 
 ROOT = Path(__file__).parents[2]
 MEAN, TENTH_LONGEST, LONG, LONG_SHARE, IDIOMS_PER_10000, LINE, README = 17, 28, 30, 0.05, 3, 120, 900
 FEWEST = 8  # sentences of a page below which shares mean nothing
 # Pages that are still to be rewritten. The list may only shrink.
 PENDING = {"CHANGELOG.md"}
-GENERATED = "results/"  # by scripts, from logged runs
 IDIOMS = {
     "what is, was, it, a as a noun": r"\bwhat (?:is|was|it|a|they|he|has|had|comes|came)\b(?![^.!?\n]*\?)",
     "that of, those of": r"\b(?:that|those) of\b",
@@ -35,10 +33,9 @@ IDIOMS = {
 
 @cache
 def pages() -> list[str]:
-    """Return the Markdown pages that git knows, and new ones that it does not ignore."""
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
-    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return sorted({name for name in names if not name.startswith((GENERATED, ".")) and (ROOT / name).exists()})
+    """Return the Markdown pages, but for those of `results/`, which scripts write from logged runs."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 def prose(text: str) -> list[str]:
@@ -65,7 +62,7 @@ def lengths(blocks: list[str]) -> list[int]:
     return [count for count in counts if count > 1]
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page not in PENDING])
+@each_row("page", [page for page in pages() if page not in PENDING])
 def test_sentences_are_short(page: str) -> None:
     words = sorted(lengths(prose((ROOT / page).read_text())))
     if len(words) < FEWEST:
@@ -84,14 +81,14 @@ def test_idioms_are_rare() -> None:
     assert {name: count for name, count in counts.items() if count * 10_000 > IDIOMS_PER_10000 * words} == {}
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page not in PENDING])
+@each_row("page", [page for page in pages() if page not in PENDING])
 def test_lines_fit_a_screen(page: str) -> None:
     """Rows of tables and commands, which cannot be broken, may be longer."""
     lines = (ROOT / page).read_text().splitlines()
     assert [line for line in lines if len(line) > LINE and not line.startswith(("|", "    ", "![", "  |"))] == []
 
 
-@pytest.mark.parametrize("page", pages())
+@each_row("page", pages())
 def test_lists_begin_after_a_blank_line(page: str) -> None:
     """Python-Markdown takes a list for text otherwise."""
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)

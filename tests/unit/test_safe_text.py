@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 import unicodedata
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from dsgd.cli.plot import main as plot
-from dsgd.cli.sweep import main as sweep
 from dsgd.engines.dist.coordinator import messages
-from dsgd.record.checkpoint_file import write_checkpoint
-from dsgd.record.reader import find_runs, read_config
-from dsgd.report.contest import Contender
-from dsgd.report.contest_files import write_contest
 from dsgd.report.table_layout import ReportTable
 from dsgd.safe_text import FORMULA, for_csv, for_html, for_latex, for_markdown, for_terminal, lines_for_terminal
-from dsgd.sweep.manifest import locked, point_of
-from tests.support.command import call
-from tests.support.records import reach, write_record
+from tests.support.each_row import each_row
 
 HOSTILE = [
     "\x1b[2J\x1b]0;title\x07",  # clears the screen, sets the title of the window
@@ -47,7 +37,7 @@ def is_calm(text: str) -> bool:
     return all(unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp") for character in text)
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+@each_row("name", HOSTILE)
 def test_a_name_on_every_medium(name: str) -> None:
     for safe in (for_terminal(name), for_html(name), for_markdown(name), for_latex(name), str(for_csv(name))):
         assert is_calm(safe)
@@ -66,7 +56,7 @@ def test_what_is_safe_stays_as_it_is() -> None:
     assert lines_for_terminal("a\nb\x1b") == "a\nb\\x1b"
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+@each_row("name", HOSTILE)
 def test_a_table_on_every_medium(name: str, tmp_path: Path) -> None:
     table = ReportTable(["run", name], frozenset({"run", name}), [[name, name]], [[name], [name], ["-1"]], f"x\n{name}")
     out = io.StringIO()
@@ -85,83 +75,6 @@ def test_a_table_on_every_medium(name: str, tmp_path: Path) -> None:
     assert not re.search("<[a-z]", "\n".join(lines))
 
 
-def hostile_runs(top: Path, name: str) -> list[Path]:
-    """Two runs whose names, wherever a record has them, and folders are hostile."""
-    folders = []
-    for number in range(2):
-        folder = write_record(top / f"{number}{name.replace('/', '').replace(chr(0), '')}"[:60], "gossip", marks=4)
-        config = read_config(folder)
-        for group in ("algo", "model", "data", "optimizer"):
-            config[group]["name"] = f"{name}{number}"
-        config |= {"topology": {"name": name}, f"key{name}": f"{name}{number}"}
-        config["cluster"]["time_model"] = name
-        (folder / "config.yaml").write_text(json.dumps(config))
-        summary = json.loads((folder / "summary.json").read_text())
-        keys = ("algo", "model", "data", "time_model", "error")
-        (folder / "summary.json").write_text(json.dumps(summary | dict.fromkeys(keys, name)))
-        (folder / "env.json").write_text(json.dumps({"dsgd": name, f"k{name}": name, "host": [name]}))
-        folders.append(folder)
-    return folders
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_records_of_a_stranger(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    hostile_runs(tmp_path / "runs", name)
-    assert plot([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--only", "loss_time"]) == 0
-    assert plot([str(tmp_path / "runs"), "--html", str(tmp_path / "page.html")]) == 0
-    assert plot([str(tmp_path / "runs"), "--y", "test_loss", "--x", "nodes", "--out", str(tmp_path / "out")]) == 0
-    (tmp_path / "runs" / "broken\x1b[2J").mkdir()
-    (tmp_path / "runs" / "broken\x1b[2J" / "summary.json").write_text("x")
-    assert plot([str(tmp_path / "runs")]) == 2
-    said = capsys.readouterr()
-    for text in (said.out, said.err, *(path.read_text() for path in tmp_path.glob("out/*.[cmt][sde][vx]*"))):
-        assert is_calm(text.replace("\n", ""))
-    page = (tmp_path / "page.html").read_text()
-    assert is_calm(page.replace("\n", "").replace("\t", ""))
-    assert "<script>alert" not in page
-    assert "<img src=x" not in page
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_a_contest_of_a_stranger(name: str, tmp_path: Path) -> None:
-    contenders = []
-    for number, seconds in enumerate((1.0, 2.0)):
-        folder = write_record(tmp_path / f"run{number}", "gossip")
-        reach(folder, seconds)
-        contenders.append(Contender(f"{name}{number}", name, 8, find_runs([folder]), {}, None, 0))
-    verdict = write_contest(contenders, tmp_path, formats=["svg"])
-    assert is_calm(verdict.replace("\n", ""))
-    assert is_calm((tmp_path / "verdict.txt").read_text().replace("\n", ""))
-
-
-def test_a_checkpoint_of_a_stranger(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its names go into progress, tables and errors."""
-    line = ["experiment=quadratic", "engine=sim", "nodes=2", "budget.steps=4", "eval.every_steps=2"]
-    assert call(*line, f"hydra.run.dir={tmp_path}/run").status == 0
-    config = read_config(tmp_path / "run")
-    for group in ("algo", "model", "data"):
-        config[group]["name"] = HOSTILE[0]
-    (tmp_path / "run" / "summary.json").unlink()
-    for changes in ({}, {"wrong\x1b[2J": 1}, {"nodes": "\x1b[2J"}):
-        header = {"config": {**config, **changes, "resume": None}, "engine": "sim", "lines": 1, "wall_s": 0.5}
-        write_checkpoint(tmp_path / "run", header, {"fingerprint": {"events": 3}, "progress": {}, "vectors": []})
-        result = call(f"resume={tmp_path}/run")
-        assert result.status == 2
-        assert is_calm((result.out + result.err).replace("\n", ""))
-
-
-def test_a_sweep_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {"algo": {"name": "x\x1b[2J[red]"}, "nodes": 2, "seed": 0, "engine": {"name": "sim"}}
-    point = point_of(config, ["\x1b[2J[/red]"], None)
-    with locked(tmp_path) as writer:
-        writer.points([point])
-    for words in (["status", "--points"], ["logs", "*"], ["logs", "\x1b[2J"]):
-        sweep([*words, "--folder", str(tmp_path)])
-        said = capsys.readouterr()
-        assert is_calm((said.out + said.err).replace("\n", ""))
-        assert "\\x1b[2J" in said.out + said.err
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+@each_row("text", HOSTILE)
 def test_what_another_process_says(text: str) -> None:
     assert is_calm(messages._printable(text))

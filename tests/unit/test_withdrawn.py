@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dsgd.runner.trust import code_of
 from dsgd.runner.values import locate
 from dsgd.runner.withdrawn import MOVED
+from tests.support.each_row import each_row
 
 
-@pytest.mark.parametrize(("former", "path"), MOVED.items())
+@each_row(("former", "path"), MOVED.items())
 def test_a_class_is_found_at_its_former_path_and_needs_no_trust(former: str, path: str) -> None:
     cls = locate(former, "optimizer")
     assert f"{cls.__module__}.{cls.__qualname__}" == path

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.prefork import Prefork
 from tests.support.proc import is_alive, processes
-from tests.unit.data.test_ahead import BATCH, HERE, SLOW_S
+from tests.system.data.test_ahead import BATCH, HERE, SLOW_S
 
 PATIENCE_S = 60  # after which a test gives up; nothing is measured with it
 LINE = [

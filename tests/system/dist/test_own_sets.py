@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.prefork import Prefork
-from tests.unit.data.test_own_sets import COUNT, HERE
+from tests.system.data.test_own_sets import COUNT, HERE
 
 LINE = ("data=import", "data.decode=each_read", "data.classes=2", "nodes=3", "batch_size=4", "engine=dist")
 LINE += ("model.hidden=[]", "algo=sync", "budget.epochs=null", "budget.steps=30", "eval.every_epochs=null")

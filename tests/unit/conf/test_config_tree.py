@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compose import GROUPS, composed
+from dsgd.cli.compose import GROUPS
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError
 from tests.support.command import call, lines, summary
+from tests.support.each_row import each_row
 from tests.support.idx_files import write_idx
+from tests.support.simulate import values_of
 
 CONF = Path(__file__).parents[3] / "conf"
 FILES = sorted(path for path in CONF.glob("*/*.yaml") if path.parent.name != "slurm")  # which is no part of a run
@@ -44,16 +46,24 @@ ABSENT = {
 }
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a graph, and with images in the place of those that Debian has."""
+    found = tmp_path_factory.mktemp("choices")
+    write_idx(found / "data", "fashion_mnist", each=200)
+    (found / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
+    return found
+
+
 def test_every_folder_is_a_group() -> None:
     assert {path.parent.name for path in FILES} == set(GROUPS)
 
 
-@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
-def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_idx(tmp_path / "data", "fashion_mnist", each=200)  # elsewhere Debian has it
+@each_row("path", FILES)
+def test_every_choice_builds(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
     choice = f"{path.parent.name}={path.stem}"
-    values = composed([choice, *WITH.get(choice, [])])
+    values = values_of(choice, *WITH.get(choice, []))
     word = path.stem if path.parent.name == "data" else path.stem.rpartition("_")[2]
     missing = ABSENT.get(word) if path.parent.name in ("data", "experiment") else None
     if missing is not None:
@@ -66,7 +76,7 @@ def test_every_choice_builds(path: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert experiment.nodes == values["nodes"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=[f"{path.parent.name}={path.stem}" for path in FILES])
+@each_row("path", FILES)
 def test_every_file_says_what_it_is(path: Path) -> None:
     """The first lines are a comment; an experiment gives the command that runs it."""
     opening = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
@@ -76,19 +86,19 @@ def test_every_file_says_what_it_is(path: Path) -> None:
         assert f"experiment={path.stem}" in shlex.split(command)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@each_row("name", EXPERIMENTS)
 def test_an_experiment_in_virtual_time_is_simulated_on_any_machine(name: str) -> None:
     """Where there are GPUs for all workers, `engine: auto` would ignore its cluster. Those of the published sizes and
     the test bed of quadratics are for real processes, too."""
     text = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
     for_both = "real processes take their own time" in text or name == "quadratic"
-    assert composed([f"experiment={name}"])["engine"]["name"] == ("auto" if for_both else "sim")
+    assert values_of(f"experiment={name}")["engine"]["name"] == ("auto" if for_both else "sim")
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.rpartition("_")[2] not in ABSENT])
-def test_every_experiment_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = call(f"experiment={name}", "nodes=4", "budget.steps=2", "hydra.run.dir=short")
+def test_every_experiment_runs(name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    result = call(f"experiment={name}", "nodes=4", "budget.steps=2", f"hydra.run.dir={tmp_path}/short")
     assert result.status == 0, result.err
     assert summary(tmp_path / "short")["status"] == "completed"
     assert lines(tmp_path / "short") >= 2

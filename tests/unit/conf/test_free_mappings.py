@@ -11,11 +11,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from dsgd.cli.arguments import FREE
-from dsgd.cli.compose import GROUPS, ConfigTree, composed
+from dsgd.cli.compose import GROUPS, composed
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import locate
 from tests.support.choices import choice
 from tests.support.command import call
+from tests.support.each_row import each_row
+from tests.support.simulate import tree
 
 CONF = Path(__file__).parents[3] / "conf"
 MODEL, DATA = ("model=import", "model.target=torch.nn.Linear"), ("data=import", "data.target=a.b", "data.classes=3")
@@ -38,7 +40,7 @@ def test_all_of_them_are_known() -> None:
     assert found == set(FREE)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("choice", "override", "group", "expected"),
     [
         (MODEL, "model.arguments={width: 3}", "model", {"width": 3}),
@@ -53,7 +55,7 @@ def test_arguments(choice: tuple[str, ...], override: str, group: str, expected:
     assert composed([*choice, override])[group]["arguments"] == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("overrides", "expected"),
     [
         (["cluster.slow_nodes={2: 1.5}"], {2: 1.5}),
@@ -68,9 +70,9 @@ def test_nodes(overrides: list[str], expected: dict[int, float] | None) -> None:
 
 
 def test_a_sweep_over_them() -> None:
-    runs = ConfigTree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True).runs
+    runs = tree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True).runs
     assert [job.values["model"]["arguments"]["width"] for job in runs] == [3, 3, 4, 4]
-    runs = ConfigTree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
+    runs = tree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
     assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{1: 2}, {1: 3}]
 
 

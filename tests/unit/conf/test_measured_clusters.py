@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dsgd.cli.compose import composed
 from dsgd.runner.configuration import configure
 from studies.cli.yardstick import timed
+from tests.support.each_row import each_row
+from tests.support.simulate import values_of
 
 NODES = {"aws10": 10, "intellect1": 14}
 TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null", "budget.steps=1", "algo=dpsgd")
@@ -14,14 +15,14 @@ NAMES = ("aws10", "gcp4", "halos", "home", "hkbu_10gbe", "hkbu_ib", "intellect1"
 SHAPED = {"tc_1ms_5gbit": (1e-3, 5e9), "tc_5ms_2gbit": (5e-3, 2e9), "tc_10ms_1gbit": (1e-2, 1e9)}
 
 
-@pytest.mark.parametrize("name", [*NAMES, *SHAPED])
+@each_row("name", [*NAMES, *SHAPED])
 def test_it_makes_a_run(name: str) -> None:
-    assert timed(composed([*TIMING, f"cluster={name}", f"nodes={NODES.get(name, 8)}"]))["status"] == "completed"
+    assert timed(values_of(*TIMING, f"cluster={name}", f"nodes={NODES.get(name, 8)}"))["status"] == "completed"
 
 
 def test_the_regions_of_aws_are_as_far_apart_as_published() -> None:
     """A pair is as fast both ways; halves of round trips."""
-    links = configure(composed([*TIMING, "cluster=aws10", "nodes=20"])).experiment.cluster.link_matrix
+    links = configure(values_of(*TIMING, "cluster=aws10", "nodes=20")).experiment.cluster.link_matrix
     assert links is not None
     at = links.regions.index
     for here, there, round_trip_s, bandwidth in (
@@ -34,8 +35,8 @@ def test_the_regions_of_aws_are_as_far_apart_as_published() -> None:
     assert [links.region_of(node, 20) for node in (0, 1, 2, 19)] == [0, 0, 1, 9]
 
 
-@pytest.mark.parametrize("name", list(SHAPED))
+@each_row("name", list(SHAPED))
 def test_a_shaped_network_has_the_delay_and_rate_of_its_name(name: str) -> None:
-    cluster = configure(composed([*TIMING, f"cluster={name}"])).experiment.cluster
+    cluster = configure(values_of(*TIMING, f"cluster={name}")).experiment.cluster
     assert (cluster.latency_s, cluster.bandwidth) == SHAPED[name]
     assert cluster.collective_startup_s == pytest.approx(3 * cluster.latency_s)

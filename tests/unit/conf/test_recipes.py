@@ -1,16 +1,14 @@
-"""The papers' recipes at full size: what they resolve to, their rates at every epoch, and that they train."""
+"""The papers' recipes at full size: what they resolve to and their rates at every epoch."""
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dsgd.data.images.generate import Generated
-from tests.support.command import call, marks, summary
-from tests.support.long import long_but
+from tests.support.each_row import each_row
 from tests.support.simulate import experiment
 from tests.unit.data.test_data import write_cifar
 
@@ -32,21 +30,21 @@ RECIPES = {
 }
 # as large a multiple of the reference batch with few images
 FEWER = {"goyal2017_resnet50_imagenet": ["nodes=32", "schedule.reference_batch=1"]}
-# a centre has not moved after one step
-STEPPED_BY = {"zhang2015_cifar10": ["algo=sync"]}
-each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """By the ending of a recipe's name: where its data are."""
-    folder = tmp_path_factory.mktemp("data")
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def write_data(folder: Path) -> dict[str, str]:
+    """Write few images. Returns by the ending of a recipe's name where its data are."""
     Generated(classes=2, samples_per_class=16, test_per_class=1, seed=0, side=48).make(folder / "images")
     write_cifar(folder, 10)
     return {"imagenet": f"data.path={folder / 'images'}", "cifar10": f"data.root={folder}"}
 
 
-@each_recipe
+@each_row("name", RECIPES)
 def test_the_rate_is_the_published_one_at_every_epoch_boundary(name: str, data: dict[str, str]) -> None:
     """Before the first epoch, after each, and after the last; just before a boundary it is still the one before, but
     while it rises."""
@@ -58,21 +56,3 @@ def test_the_rate_is_the_published_one_at_every_epoch_boundary(name: str, data: 
     for epoch, (rate, following) in enumerate(pairwise(rates), start=1):
         if following <= rate:
             assert of.learning_rate(epoch * of.epoch_samples - 1) == pytest.approx(rate, rel=1e-12)
-
-
-@pytest.mark.parametrize("name", long_but(["lian2017_resnet20_cifar10"], RECIPES))
-def test_the_recipe_takes_a_step(
-    name: str, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the published model, on images of the published size. Evaluation is on a few images."""
-    monkeypatch.chdir(tmp_path)
-    ending = name.rpartition("_")[2]
-    few = ["data.workers=1"] if ending == "imagenet" else []
-    line = ["nodes=2", "batch_size=2", "budget.steps=1", "eval.train_samples=2", "engine=sim", "engine.gradients=loop"]
-    result = call(f"experiment={name}", data[ending], *few, *STEPPED_BY.get(name, []), *line, "hydra.run.dir=run")
-    assert result.status == 0, result.err
-    found = summary(tmp_path / "run")
-    assert found["dimension"] == RECIPES[name][0]
-    assert found["samples"] == 4
-    assert math.isfinite(found["train_loss"])
-    assert found["train_loss"] != marks(tmp_path / "run")[0]["train_loss"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.contest.bisection import CLOSE, Bracket, Enclosure, enclose
+from tests.support.each_row import each_row
 
 
 def searched(bracket: Bracket, crossing: float) -> tuple[Enclosure, int]:
@@ -40,7 +40,7 @@ def test_between_two_integers_only_integers_are_tried(low: int, more: int, share
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("at_low", "at_high", "bounds"),
     [
         (True, True, (100.0, math.inf)),  # not overtaken within the bracket

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.contest.tuning import (
-    Axis,
-    Outcome,
-    Values,
-    best,
-    combined,
-    limit_s,
-    next_values,
-    open_edges,
-    working_range,
-)
+from dsgd.contest.tuning import Axis, Outcome, Values, best, combined, limit_s, next_values, open_edges, working_range
+from tests.support.each_row import each_row
 
 RATE = Axis("optimizer.lr", 0.05, 0.8)
 PERIOD = Axis("algo.tau", 4, 16)
@@ -50,7 +41,7 @@ def test_the_grid_has_factor_2_and_both_ends() -> None:
     assert Axis("algo.tau", 3, 13).grid == [3, 6, 12]
 
 
-@pytest.mark.parametrize("ends", [(0.1, 0.1), (0.1, 0.15), (0.2, 0.1), (0, 1), (-1, 1), (0.1, math.inf), (math.nan, 1)])
+@each_row("ends", [(0.1, 0.1), (0.1, 0.15), (0.2, 0.1), (0, 1), (-1, 1), (0.1, math.inf), (math.nan, 1)])
 def test_a_grid_without_a_choice_is_refused(ends: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match=r"optimizer\.lr must"):
         Axis("optimizer.lr", *ends)
@@ -62,7 +53,7 @@ def test_the_middle_comes_first_then_the_rest_of_the_grid() -> None:
     assert best(found) == (RATE.grid[2],)
 
 
-@pytest.mark.parametrize(("lowest", "tried"), [(3.2, 8), (0.0125, 8), (0.8, 6), (0.05, 6)])
+@each_row(("lowest", "tried"), [(3.2, 8), (0.0125, 8), (0.8, 6), (0.05, 6)])
 def test_the_grid_is_extended_until_both_sides_of_the_best_are_known(lowest: float, tried: int) -> None:
     found, _ = searched([RATE], valley(lowest))
     assert best(found)[0] == pytest.approx(lowest)
@@ -95,7 +86,7 @@ def test_two_keys_are_searched_as_a_grid_and_each_is_extended() -> None:
     assert open_edges([RATE, PERIOD], found) == []
 
 
-@pytest.mark.parametrize(("lowest", "chosen"), [(0.2, 0.2), (0.26, 0.2 * 2**0.5), (0.16, 0.2 / 2**0.5)])
+@each_row(("lowest", "chosen"), [(0.2, 0.2), (0.26, 0.2 * 2**0.5), (0.16, 0.2 / 2**0.5)])
 def test_at_last_values_half_way_to_the_neighbours_of_the_best_are_tried(lowest: float, chosen: float) -> None:
     found, rounds = searched([RATE], valley(lowest), fine=True)
     assert best(found)[0] == pytest.approx(chosen)

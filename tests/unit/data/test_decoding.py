@@ -5,23 +5,20 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from dsgd.data.augmentation import PAD
 from dsgd.data.classification import Classification
 from dsgd.data.decoded import DecodedSamples
 from dsgd.data.digest import data_digest, difference
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
 from dsgd.runner.configuration import LoadedData
-from tests.support.command import call, marks
+from tests.support.each_row import each_row
 
 HERE = "tests.unit.data.test_decoding."
 COUNT, CLASSES = 60, 3
@@ -116,8 +113,8 @@ def config(target: str, decode: str = "auto", options: Any = None, **arguments: 
     return ImportedData(f"{HERE}{target}", CLASSES, arguments, decode=decode, **(options or {}))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
+@each_row("dtype", [torch.float32, torch.float64])
+@each_row(
     ("kind", "options"),
     [
         *((kind, options) for kind in ("bytes", "doubles", "tensors") for options in ({}, {"augment": True})),
@@ -140,24 +137,6 @@ def test_every_bit_is_that_of_samples_read_one_by_one(kind: str, options: Any, d
         pairs = zip(data.evaluation(test, limit), read.evaluation(test, limit), strict=True)
         assert all(torch.equal(a, b) for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
     assert difference(data_digest(data), data_digest(read)) is None
-
-
-def test_images_are_moved_and_mirrored_in_training_only() -> None:
-    plain, moved = (
-        config("images", "auto", options, kind="bytes").load(2, 8, 0, torch.float32)
-        for options in ({}, {"augment": True})
-    )
-    (images, labels), (others, same) = plain.batch(1, 1), moved.batch(1, 1)
-    assert torch.equal(labels, same)
-    assert not torch.equal(images, others)
-    padded = F.pad(images, (PAD, PAD, PAD, PAD))
-    for image, other in zip(padded, others, strict=True):
-        windows = [image[:, d : d + 8, r : r + 8] for d in range(2 * PAD + 1) for r in range(2 * PAD + 1)]
-        assert any(torch.equal(of, other) for window in windows for of in (window, window.flip(-1)))
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(plain.evaluation(False), moved.evaluation(False), strict=True))
-    rule = r"augment must be false but for images \[channels, height, width\], got inputs of 5"
-    with pytest.raises(ValueError, match=rule):
-        config("images", "auto", {"augment": True}, kind="features").check(1, 5)
 
 
 def test_samples_keep_their_type_and_tensors_are_not_copied(capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +162,7 @@ def test_all_runs_of_a_command_read_every_sample_once() -> None:
     assert set(READ) == set(range(1000))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("how", "reason"),
     [
         ("torch", "reading them draws random numbers of torch"),
@@ -215,7 +194,7 @@ def test_random_samples_can_be_fixed_on_purpose() -> None:
         config("changing", "once", how="type").check(1, 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("how", "rule"),
     [
         ("length", "sample 31 must be 2 as the first one, got 3"),
@@ -225,22 +204,10 @@ def test_random_samples_can_be_fixed_on_purpose() -> None:
         ("raises", "sample 31 must be a tensor or array, and a label; ZeroDivisionError"),
     ],
 )
-@pytest.mark.parametrize("decode", ["auto", "once"])
+@each_row("decode", ["auto", "once"])
 def test_a_bad_sample_half_way_is_named_before_the_start(how: str, rule: str, decode: str) -> None:
     with pytest.raises(ValueError, match=rule):
         config("broken", decode, how=how).check(1, 5)
-
-
-@pytest.mark.parametrize("label", [CLASSES, -1, 0.5, float("nan")])
-def test_a_bad_label_of_a_tensor_is_named_before_the_start(label: float) -> None:
-    with pytest.raises(ValueError, match=f"label of sample 31 must be .*, got {label:g}"):
-        config("bad_tensors", label=label).check(1, 5)
-
-
-@pytest.mark.parametrize("decode", ["auto", "once"])
-def test_a_set_that_fits_nowhere_is_one_line(decode: str) -> None:
-    with pytest.raises(ValueError, match=r"^data\.target=.* GiB"):
-        config("broken", decode, how="huge").check(1, 5)
 
 
 def test_a_set_that_does_not_fit_in_memory_is_read_each_time_or_is_one_line(
@@ -258,46 +225,3 @@ def test_a_set_that_does_not_fit_in_memory_is_read_each_time_or_is_one_line(
     rule = "needs 1.01e-05 GiB of memory for its samples, got 3.81e-06 GiB; data.decode=each_read reads them whenever"
     with pytest.raises(ValueError, match=rule):
         config("images", kind="bytes").check(1, 5)
-
-
-@pytest.mark.parametrize(
-    ("how", "rule"),
-    [
-        ("length", "sample 31 must be 2 as the first one, got 3"),
-        ("type", "sample 31 must be float64 as the first one, got int64"),
-        ("label", "the label of sample 31 must be in [0, data.classes = 3), got 3"),
-        ("huge", "must have samples whose order fits in memory, "),
-    ],
-)
-def test_bad_sets_are_one_line_of_the_command_and_nothing_is_written(
-    how: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = ["data=import", f"data.target={HERE}broken", f"data.classes={CLASSES}", f"data.arguments={{how: {how}}}"]
-    result = call(*line, "nodes=2", "batch_size=5", "engine=sim", "hydra.run.dir=run")
-    assert result.status == 2
-    assert result.err.splitlines()[-1].startswith(f"data.target={HERE}broken")
-    assert rule in result.err.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(("kind", "model"), [("bytes", "resnet8"), ("features", "mlp")])
-def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(
-    kind: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = ["data=import", f"data.target={HERE}images", f"data.classes={CLASSES}", f"data.arguments={{kind: {kind}}}"]
-    line += [f"model={model}", "nodes=2", "batch_size=5", "budget.epochs=1", "engine=sim", "optimizer.lr=0.001"]
-    runs = {
-        "compiled": ["engine.gradients=compiled"],
-        "loop": ["engine.gradients=loop"],
-        "read": ["engine.gradients=loop", "data.decode=each_read"],
-    }
-    losses: dict[str, list[float]] = {}
-    for name, options in runs.items():
-        result = call(*line, *options, f"hydra.run.dir={name}")
-        assert result.status == 0, result.err
-        assert "does not know" not in result.err
-        losses[name] = [mark["train_loss"] for mark in marks(tmp_path / name)]
-    assert losses["loop"] == losses["read"]
-    assert losses["compiled"] == pytest.approx(losses["loop"], rel=1e-3)

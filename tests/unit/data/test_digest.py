@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from dsgd.cli.compose import composed
 from dsgd.data.digest import data_digest, difference
 from dsgd.data.items import Items
 from dsgd.data.partition import Partition
 from dsgd.runner.configuration import configure
+from tests.support.each_row import each_row
+from tests.support.simulate import values_of
 
 SIZE = 300
 
@@ -51,10 +52,10 @@ def changed(number: int, value: Sequence[float] | None = None, label: int | None
     return sample
 
 
-@pytest.mark.parametrize("data", [(), ("experiment=quadratic",), ("data=shapes",)])
+@each_row("data", [(), ("experiment=quadratic",), ("data=shapes",)])
 def test_the_same_data_have_one_digest(data: tuple[str, ...]) -> None:
     def digest(*options: str) -> Any:
-        config = configure(composed([*data, *options])).experiment.data
+        config = configure(values_of(*data, *options)).experiment.data
         return data_digest(config.load(2, 1, 0, torch.float32))
 
     first = digest()

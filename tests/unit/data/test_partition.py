@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.data.partition import Partition, _permutation, check_share
+from tests.support.each_row import each_row
 
 
 @st.composite
@@ -63,14 +64,14 @@ def test_epochs_seeds_and_workers_differ():
     assert len({tuple(batch) for batch in batches}) == len(batches)
 
 
-@pytest.mark.parametrize(("rank", "step"), [(-1, 0), (4, 0), (0, -1)])
+@each_row(("rank", "step"), [(-1, 0), (4, 0), (0, -1)])
 def test_ranks_and_steps_that_do_not_exist_are_refused(rank: int, step: int):
     """A negative index would silently be another worker's share."""
     with pytest.raises(ValueError, match=r"^(rank must be in \[0, 4\)|step must be >= 0), got "):
         Partition(100, 4, 5, seed=0).indices(rank, step)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("samples", "nodes", "batch_size", "message"),
     [
         (1437, 32, 64, "batch_size must be <= 44 (a worker's share: 1437 samples / 32 nodes), got 64"),

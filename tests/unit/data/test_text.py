@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,11 @@ import pytest
 import torch
 
 from dsgd.data import Text
-from dsgd.data.grammar import RULES, generated_text
+from dsgd.data.grammar import generated_text
 from dsgd.data.text_windows import TextWindows
 from dsgd.problem.problem import build_problem
-from tests.support.simulate import experiment, simulate
+from tests.support.each_row import each_row
+from tests.support.simulate import experiment
 
 torch.set_num_threads(1)
 
@@ -63,22 +62,6 @@ def test_the_grammars_text_depends_on_its_seed_alone():
     assert not torch.equal(one.batch(0, 0)[0], other.batch(0, 0)[0])
 
 
-def test_verbs_of_the_grammar_agree_with_their_subjects():
-    """At the beginning of clauses, and of relative clauses; every word that the rules have occurs."""
-    text = generated_text(100_000, np.random.default_rng(0)).decode("ascii")
-    verbs = {verb for kind in ("act", "rest") for verb in RULES[kind]}
-    begin, behind = r"(?:[.] |\n|if |then |but )", r"(?:never )?(\w+)"
-    for clause in (rf"{begin}{{}} {behind}", rf"\b{{}} that {behind}"):
-        singular, plural = (
-            set(re.findall(clause.format(subject), text[:-50])) - {"that"}
-            for subject in (r"(?:a|this|every) \w+", r"(?:these|two|seven|all) \w+s")
-        )
-        assert singular == {f"{verb}s" for verb in verbs}
-        assert plural == verbs
-    for kind in ("name", "noun", "this", "these"):
-        assert all(re.search(rf"\b{word}", text) for word in RULES[kind])
-
-
 def test_the_loss_is_the_mean_over_all_bytes():
     """By NumPy; one batch, and several in one call."""
     data = loaded(Text(context=5, generated_bytes=500))
@@ -92,8 +75,9 @@ def test_the_loss_is_the_mean_over_all_bytes():
     assert inputs.shape == (3, 4, 5)
 
 
-def test_accuracies_are_shares_of_all_bytes():
-    """The next byte, and whether it is among the five most likely, of all windows."""
+@each_row("parts", [1, 3])
+def test_accuracies_are_shares_of_all_bytes(parts: int):
+    """The next byte, and whether it is among the five most likely, of all windows, in one pass or in parts."""
     of = build_problem(experiment(*SMALL, "precision=fp64", "data.generated_bytes=4000"))
     x = of.start + torch.randn(of.dimension, dtype=torch.float64)
     measured = of.evaluate(x, of.start_buffers, test=True)
@@ -109,26 +93,9 @@ def test_accuracies_are_shares_of_all_bytes():
     assert measured.loss == pytest.approx(loss, rel=1e-12)
 
 
-def test_a_run_learns_more_than_how_frequent_bytes_are():
-    """Test loss well below the entropy of single bytes, about 2.8 nats; it begins at ln 256."""
-    options = ("data.generated_bytes=40000", "model.width=32", "batch_size=16", "optimizer=adamw", "optimizer.lr=1e-2")
-    run = simulate(*SMALL, *options, "budget.steps=60", "eval.every_epochs=null")
-    counts = np.bincount(np.frombuffer(generated_text(40_000, np.random.default_rng(0)), np.uint8))
-    shares = counts[counts > 0] / counts.sum()
-    entropy = -(shares * np.log(shares)).sum()
-    first, *_, last = run.values("test_loss")
-    assert first == pytest.approx(math.log(256), abs=0.05)
-    assert last < 0.75 * entropy
-    assert run.values("test_accuracy")[-1] > 0.3
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("fields", "message"),
-    [
-        ({"context": 0}, "context must be in [1, 65536], got 0"),
-        ({"test_share": 0.0}, "test_share must be in (0, 1), got 0.0"),
-        ({"generated_bytes": 0}, "generated_bytes must be in [1, 1073741824], got 0"),
-    ],
+    [({"context": 0}, "context must be in [1, 65536], got 0"), ({"seed": -1}, "seed must be >= 0, got -1")],
 )
 def test_fields_outside_their_range_are_refused(fields: dict, message: str):
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared

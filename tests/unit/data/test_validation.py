@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 import torch
 
 from dsgd.data import Digits, Shapes
-from dsgd.data.imagenet import ImageNetLike
 from dsgd.data.imported import ImportedData
 from dsgd.data.protocols import evaluation_batches
 from dsgd.data.validation import Validation
+from tests.support.each_row import each_row
 
 
 class Numbered(torch.utils.data.Dataset):
@@ -69,7 +68,7 @@ def test_no_test_sample_is_read_where_options_are_chosen() -> None:
         evaluated(ImportedData(path, 2, arguments, validation=0.2))
 
 
-@pytest.mark.parametrize("config", [Digits, lambda **options: Shapes(resolution=8, train_size=200, **options)])
+@each_row("config", [Digits, lambda **options: Shapes(resolution=8, train_size=200, **options)])
 def test_what_is_held_out_is_evaluated_and_not_trained_on(config: Any) -> None:
     chosen, reported = config(validation=0.2, evaluate="validation"), config(validation=0.2)
     held_out = evaluated(chosen)
@@ -79,25 +78,7 @@ def test_what_is_held_out_is_evaluated_and_not_trained_on(config: Any) -> None:
     assert len(evaluated(reported)) == len(evaluated(config()))
 
 
-def test_images_on_disk_are_held_out_by_their_files(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {
-        "classes": 2,
-        "samples_per_class": 10,
-        "test_per_class": 2,
-        "side": 32,
-        "path": str(tmp_path / "images"),
-    }
-    config = ImageNetLike(**sizes, workers=1, validation=0.2, evaluate="validation")
-    assert config.train_samples(1) == 16
-    assert len(evaluated(config, nodes=1)) == 4
-    assert len(evaluated(ImageNetLike(**sizes, workers=1), nodes=1)) == 4
-    data = config.load(1, 4, 0, torch.float64)
-    names = {data.layout.train.name(i) for i in range(16)}
-    assert names.isdisjoint(data.layout.test.name(i) for i in range(4))
-    assert all("/train/" in data.layout.test.name(i) for i in range(4))
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("options", "line"),
     [
         ({"validation": 1.0}, "validation must be in [0, 1), got 1.0"),
@@ -111,7 +92,7 @@ def test_what_cannot_be_held_out_is_refused(options: dict[str, object], line: st
         Digits(**options)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("share", [1e-9, 0.9999])
+@each_row("share", [1e-9, 0.9999])
 def test_both_parts_must_have_a_sample(share: float) -> None:
     with pytest.raises(ValueError, match=r"data\.validation must hold out at least one of 1437 training samples"):
         Digits(validation=share).check(1, 1)

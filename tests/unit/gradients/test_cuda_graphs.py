@@ -13,6 +13,7 @@ from dsgd.gradients.captured import CapturedPass
 from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem
+from tests.support.each_row import each_row
 from tests.support.fake_cuda import FakeCuda
 from tests.support.networks import problem_of
 
@@ -61,7 +62,7 @@ def test_a_capture_that_fails_names_its_cause_and_leaves_stream_and_generator_us
     assert seen == [0]
 
 
-@pytest.mark.parametrize(("fails_at", "streams"), [(0, None), (1, 1), (5, 5), (8, 8)])
+@each_row(("fails_at", "streams"), [(0, None), (1, 1), (5, 5), (8, 8)])
 def test_where_memory_ends_the_lanes_that_there_are_serve(
     fails_at: int, streams: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,12 +9,13 @@ from dsgd.gradients import choice, device
 from dsgd.gradients.choice import choose_evaluator, device_of_auto
 from dsgd.gradients.device import chosen_device
 from dsgd.problem.problem import build_problem
+from tests.support.each_row import each_row
 from tests.support.simulate import experiment
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "expected"),
     [
         (["model=mlp", "model.hidden=[128]"], CPU),

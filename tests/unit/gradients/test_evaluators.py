@@ -3,12 +3,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -18,9 +15,8 @@ from dsgd.gradients.module_loop import LoopEvaluator
 from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single
+from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
-from tests.support.long import long_but
-from tests.support.networks import problem_of
 from tests.support.simulate import experiment, simulate
 
 EXACT = 1e-12  # of float64, relative to the largest entry
@@ -32,7 +28,7 @@ MODELS = {
 }
 EVALUATORS = ["loop", "compiled", "graphs"]
 
-each_model = pytest.mark.parametrize("model", MODELS)
+each_model = each_row("model", MODELS)
 each_evaluator = pytest.mark.parametrize("evaluator", EVALUATORS)
 
 
@@ -128,7 +124,7 @@ def test_gradients_and_statistics_are_those_of_plain_autograd(model: str, evalua
 
 @each_model
 @each_evaluator
-@pytest.mark.parametrize("decays_all", [True, False])
+@each_row("decays_all", [True, False])
 def test_weight_decay_acts_where_the_gradient_was_taken(model: str, evaluator: str, decays_all: bool) -> None:
     """g + decay x, on all parameters or on all but biases and normalisation."""
     option = f"optimizer.decay_norm_and_bias={str(decays_all).lower()}"
@@ -149,30 +145,6 @@ def test_the_decay_mask_spares_vectors(model: str) -> None:
     assert 0 < spared < of.dimension
     assert int((of.decay_mask == 0).sum()) == spared
     assert int((of.decay_mask == 1).sum()) == of.dimension - spared
-
-
-@each_model
-@pytest.mark.parametrize("evaluator", long_but(["compiled"], EVALUATORS))
-@settings(max_examples=8)
-@given(data=st.data())
-def test_what_was_evaluated_together_changes_no_bit(model: str, evaluator: str, data: st.DataObject) -> None:
-    """In float32, in any order and any grouping, and whatever was evaluated before."""
-    of = problem(model)
-    count = 11
-    alone = pending_gradients(of, count)
-    evaluate(evaluator, of, [[item] for item in alone])
-
-    order = data.draw(st.permutations(range(count)))
-    cuts = sorted(data.draw(st.sets(st.integers(1, count - 1))))
-    together = pending_gradients(of, count)
-    shuffled = [together[index] for index in order]
-    bounds = [0, *cuts, count]
-    evaluate(evaluator, of, [shuffled[a:b] for a, b in pairwise(bounds)])
-    for one, other in zip(alone, together, strict=True):
-        assert one.value is not None
-        assert other.value is not None
-        assert torch.equal(one.value, other.value)
-        assert torch.equal(one.buffers, other.buffers)
 
 
 @each_model
@@ -202,8 +174,8 @@ def test_no_gradients_are_zeros(model: str) -> None:
 
 
 @each_model
-@pytest.mark.parametrize("test", [True, False])
-@pytest.mark.parametrize("limit", [None, 100, 1100])
+@each_row("test", [True, False])
+@each_row("limit", [None, 100, 1100])
 def test_evaluation_is_the_mean_over_the_set(model: str, test: bool, limit: int | None) -> None:
     """Whatever the forward passes are cut into: the last one is shorter."""
     of = problem(model, "precision=fp64")
@@ -242,7 +214,7 @@ def test_evaluation_changes_neither_model_nor_statistics(model: str) -> None:
     assert torch.equal(buffers, item.buffers)
 
 
-@pytest.mark.parametrize("limit", [None, 64])
+@each_row("limit", [None, 64])
 def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int | None) -> None:
     """Batches of 1,024: of digits' 1,437 training images one whole and one shorter batch, of 64 only one."""
     of = problem("resnet8, batch norm", "precision=fp64")
@@ -266,7 +238,7 @@ def test_recalibrated_statistics_are_the_plain_average_over_batches(limit: int |
     assert momenta == {0.1}
 
 
-@pytest.mark.parametrize("counts", [[4, 1], [3, 4, 1], [1], [4, 4], [1, 1]])
+@each_row("counts", [[4, 1], [3, 4, 1], [1], [4, 4], [1, 1]])
 def test_statistics_are_recalibrated_in_batches_of_more_than_one_sample(counts: list[int]) -> None:
     """A last sample that is left over is normalised with the batch before it; all samples are seen once, in order."""
     samples = torch.arange(float(sum(counts)))
@@ -274,21 +246,6 @@ def test_statistics_are_recalibrated_in_batches_of_more_than_one_sample(counts: 
     assert torch.equal(torch.cat(found), samples)
     assert len(found[-1]) > 1 or len(samples) == 1
     assert len(found) == len(counts) - (counts[-1] == 1 and len(counts) > 1)
-
-
-def test_one_sample_more_than_fills_the_batches_can_be_recalibrated() -> None:
-    """Of 1,025 images the last one is left over, and it counts."""
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
-    of = problem_of(module)
-    found = {limit: of.recalibrated(of.start, limit) for limit in (1024, 1025)}
-    assert bool(found[1025].isfinite().all())
-    assert not torch.equal(found[1025], found[1024])
-
-
-def test_models_without_batch_norm_have_no_statistics_to_recalibrate() -> None:
-    for model in ("mlp", "resnet8, group norm"):
-        of = problem(model)
-        assert of.recalibrated(of.start, None).numel() == 0
 
 
 def test_counters_belong_to_the_worker_as_statistics_do() -> None:
@@ -312,7 +269,7 @@ def test_building_a_problem_leaves_the_global_random_stream_alone() -> None:
     assert not torch.equal(first.start, other.start)
 
 
-@pytest.mark.parametrize("algo", ["sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree"])
+@each_row("algo", ["easgd", "gossip"])
 def test_a_whole_run_by_graphs_has_the_bits_of_one_by_the_loop(algo: str) -> None:
     """On a CPU, where the passes are the same; with momentum and batch norm."""
     run = [*MODELS["resnet8, batch norm"], f"algo={algo}", "nodes=3", "batch_size=5", "budget.steps=4"]
@@ -322,9 +279,7 @@ def test_a_whole_run_by_graphs_has_the_bits_of_one_by_the_loop(algo: str) -> Non
     assert torch.equal(graphs.x, loop.x)
 
 
-@pytest.mark.parametrize(
-    "overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"], ["data=text", "model=gpt"]]
-)
+@each_row("overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"], ["data=text", "model=gpt"]])
 def test_batches_are_the_single_ones_to_the_bit(overrides: list[str]) -> None:
     data = build_problem(experiment(*overrides, "nodes=5")).data
     ranks, steps = [4, 0, 2, 2], [7, 300, 0, 31]

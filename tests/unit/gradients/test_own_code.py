@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.engines.sim.checkpoint import restore, snapshot
-from dsgd.engines.sim.simulation import Simulation
-from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.choice import ChosenEvaluator, choose_evaluator
 from dsgd.problem.problem import Problem, build_problem
 from tests.support import own_modules
+from tests.support.each_row import each_row
 from tests.support.own_modules import ANY_WAY, LOOP, NOISE
 from tests.support.simulate import experiment, simulate
 
 STEPS, RATE = 5, 0.5
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch has many for what these modules do
-SAME = [*(name for name in LOOP if name not in ("Logging", "Counting")), *ANY_WAY]
+TRACED = ("Logging", "Counting")  # in evaluation
+SAME = [*(name for name in LOOP if name not in TRACED), *ANY_WAY]
 
 
 def line(name: str, *more: str) -> tuple[str, ...]:
@@ -67,29 +67,41 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_a_simulated_run_is_a_plain_loop_of_torch(name: str) -> None:
-    """Parameters, and every buffer. Two modules whose evaluation leaves traces are not
-    among them."""
-    outcome = simulate(*line(name, "engine.gradients=auto"))
-    simulation = outcome.simulation
+def test_a_run_is_a_plain_loop_of_torch(name: str) -> None:
+    """Simulated, and as one of four real workers, whose gradients are divided after all hooks and reduced as soon as
+    they are complete: parameters, and every buffer. A line says why it is the loop."""
+    simulation = simulate(*line(name, "engine.gradients=auto")).simulation
     [node] = simulation.machine.nodes
-    problem = simulation.problem
+    problem, (gradients, end) = simulation.problem, by_torch(name)
     problem.state.bind(node.worker.x, node.buffers)
-    for found, expected in zip(contents(problem.module), by_torch(name)[1], strict=True):
+    for found, expected in zip(contents(problem.module), end, strict=True):
         assert_same(found, expected)
     if name in LOOP:
-        assert simulation.chosen.name == "loop"
+        assert_loop(simulation.chosen, LOOP[name])
+    problem = build_problem(experiment(*line(name)))
+    x, buffers = problem.start.clone(), problem.start_buffers.clone()
+    compute = Compute(problem, [torch.device("cpu")], Groups(0, 4))
+    for step, expected in enumerate(gradients):
+        g = compute.mean_gradient(x, buffers, 0, step).result()
+        assert_same(4 * g.double(), expected)
+        x.sub_(g, alpha=4 * RATE)
+    compute.close()
+    problem.state.bind(x, buffers)
+    for found, expected in zip(contents(problem.module), end, strict=True):
+        assert_same(found, expected)
 
 
-@pytest.mark.parametrize("name", LOOP)
-def test_the_line_says_why_it_is_the_loop(name: str) -> None:
-    of = experiment(*line(name, "engine.gradients=auto"))
-    chosen = choose_evaluator(of, build_problem(of))
-    assert chosen.name == "loop"
-    assert chosen.instead
+def assert_loop(chosen: ChosenEvaluator, why: str) -> None:
+    assert (chosen.name, chosen.instead) == ("loop", True)
     assert chosen.why is not None
     assert "\n" not in chosen.why
-    assert re.search(f"^gradients: loop, because .*{LOOP[name]}", chosen.why)
+    assert re.search(f"^gradients: loop, because .*{why}", chosen.why)
+
+
+@each_row("name", TRACED)
+def test_a_module_whose_evaluation_leaves_traces_is_computed_by_the_loop(name: str) -> None:
+    of = experiment(*line(name, "engine.gradients=auto"))
+    assert_loop(choose_evaluator(of, build_problem(of)), LOOP[name])
 
 
 def test_a_hook_of_all_modules_is_seen() -> None:
@@ -114,7 +126,7 @@ def test_a_layer_of_torch_with_a_hook_is_no_layer_of_torch() -> None:
     assert choose_evaluator(of, again).name == "loop"
 
 
-@pytest.mark.parametrize("name", NOISE)
+@each_row("name", NOISE)
 def test_random_numbers_of_any_library_depend_on_worker_and_step_alone(name: str) -> None:
     first, second = (simulate(*line(name, "engine.gradients=auto")) for _ in range(2))
     assert first.simulation.chosen.name == "loop"
@@ -127,37 +139,3 @@ def test_another_way_in_evaluation_is_not_computed_by_the_program_of_training() 
     for found, expected in zip(*marks, strict=True):
         assert found["test_loss"] == pytest.approx(expected["test_loss"], rel=1e-5)
     assert marks[0][-1]["test_loss"] > 0
-
-
-@pytest.mark.parametrize("name", SAME)
-def test_a_process_of_its_own_gives_the_gradients_of_a_plain_loop_of_torch(name: str) -> None:
-    """As one of four workers, whose gradients are divided after all hooks; reduced as soon as they are complete."""
-    problem = build_problem(experiment(*line(name)))
-    x, buffers = problem.start.clone(), problem.start_buffers.clone()
-    compute = Compute(problem, [torch.device("cpu")], Groups(0, 4))
-    for step, expected in enumerate(by_torch(name)[0]):
-        g = compute.mean_gradient(x, buffers, 0, step).result()
-        assert_same(4 * g.double(), expected)
-        x.sub_(g, alpha=4 * RATE)
-    compute.close()
-    problem.state.bind(x, buffers)
-    for found, expected in zip(contents(problem.module), by_torch(name)[1], strict=True):
-        assert_same(found, expected)
-
-
-@pytest.mark.parametrize("name", ["Centred", "CentredInPlace", "Scheduled", "Cumulative", "SpectralNormed", "Fourier"])
-def test_a_resumed_run_has_every_buffer(name: str) -> None:
-    """Of each of two workers, to the last bit."""
-    run = line(name, "nodes=2", "algo=localsgd", "algo.tau=2", "eval.workers=all")
-    whole = simulate(*run)
-    interrupted = simulate(*run, interrupt=lambda simulation: simulation.machine.steps >= 5).simulation
-    assert interrupted.status == "interrupted"
-    resumed = Simulation(experiment(*run))
-    restore(resumed, snapshot(interrupted))
-    marks = list(resumed.run())
-    assert marks[-1] == whole.marks[-1]
-    for node, right in zip(resumed.machine.nodes, whole.simulation.machine.nodes, strict=True):
-        assert torch.equal(node.worker.x, right.worker.x)
-        assert torch.equal(node.buffers, right.buffers)
-    first, second = (node.buffers for node in resumed.machine.nodes)
-    assert name in ("Fourier", "SpectralNormed") or not torch.equal(first, second)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +13,10 @@ from dsgd.engines.sim.simulation import Simulation
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.examination import serves_side_by_side
 from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.side_by_side import AHEAD, SideBySide
+from dsgd.gradients.side_by_side import SideBySide
 from dsgd.problem.problem import Problem, build_problem
 from tests.support import own_modules
+from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
 from tests.support.networks import dropping, problem_of
 from tests.support.simulate import experiment
@@ -50,7 +47,7 @@ def test_threads_go_on_at_once_each_with_its_share_of_torchs() -> None:
         assert torch.get_num_threads() == 6
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@each_row("count", [1, 2])
 def test_the_first_error_of_threads_is_raised_when_all_have_ended(count: int) -> None:
     ended = set[str]()
 
@@ -73,20 +70,6 @@ def test_the_first_error_of_threads_is_raised_when_all_have_ended(count: int) ->
     assert side_by_side.starmap(max, [(1, 2), (4, 3)]) == [2, 4]
 
 
-def test_arguments_are_read_shortly_before_they_are_needed() -> None:
-    """A row holds the batch of a gradient, which takes memory: by one thread ahead of two a few are there at a time."""
-    used, waiting = list[int](), list[int]()
-
-    def rows() -> Iterator[tuple[int]]:
-        for number in range(40):
-            waiting.append(number - len(used))
-            yield (number,)
-
-    SideBySide(2).starmap(used.append, rows())
-    assert len(used) == 40
-    assert max(waiting) <= 2 * AHEAD + 2
-
-
 def loop_gradients(of: Problem, side_by_side: int) -> list[torch.Tensor]:
     evaluator = LoopEvaluator(of, side_by_side=side_by_side)
     items = pending_gradients(of, 7)
@@ -95,7 +78,7 @@ def loop_gradients(of: Problem, side_by_side: int) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in (item.value, item.buffers, item.loss) if tensor is not None]
 
 
-@pytest.mark.parametrize("module", ["resnet8", "own code"])
+@each_row("module", ["resnet8", "own code"])
 def test_the_number_of_loops_side_by_side_changes_no_bit(module: str) -> None:
     """With weight decay, batch norm, and a norm whose buffers its own code changes."""
     if module == "own code":
@@ -118,8 +101,7 @@ def test_what_copies_have_in_common_is_computed_by_one_loop() -> None:
             assert (chosen.name, chosen.threads, torch.get_num_threads()) == ("loop", 2, 2)
 
 
-@pytest.mark.parametrize("gradients", ["compiled", "loop"])
-@pytest.mark.parametrize("algo", ["sync", "gossip"])
+@pytest.mark.parametrize(("gradients", "algo"), [("compiled", "gossip"), ("loop", "sync")])
 def test_a_whole_run_has_the_same_bits_on_any_number_of_cores(gradients: str, algo: str) -> None:
     """Marks included, which evaluate models on several cores as well."""
     if gradients == "compiled":
@@ -137,30 +119,3 @@ def test_a_whole_run_has_the_same_bits_on_any_number_of_cores(gradients: str, al
     for marks, xs in ends[1:]:
         assert marks == ends[0][0]
         assert all(torch.equal(x, right) for x, right in zip(xs, ends[0][1], strict=True))
-
-
-@pytest.mark.long
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_freed_memory_is_used_again() -> None:
-    """By a tensor of 9,216 pages that is made and dropped again and again, once the heap has grown to what it needs."""
-    program = """
-        import resource, sys, torch
-        from dsgd.host.resources import keep_freed_memory
-        if sys.argv[1] == "kept":
-            keep_freed_memory()
-        torch.set_num_threads(1)
-        def pages(times):
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            for _ in range(times):
-                torch.ones(9 << 20)
-            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-        pages(10)
-        print(pages(5))
-    """
-
-    def fresh_pages(what: str) -> int:
-        command = [sys.executable, "-c", textwrap.dedent(program), what]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-    assert fresh_pages("kept") <= 9216  # a block may still move once
-    assert fresh_pages("given back") > 4 * 9216

@@ -14,11 +14,11 @@ from dsgd.data.partition import Partition
 from dsgd.data.text_windows import TextWindows, windows
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.models.transformers import Transformer
 from dsgd.problem.problem import Problem
 from dsgd.streams import stream
+from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
 from tests.support.networks import CLASSES
 from tests.support.simulate import experiment
@@ -153,7 +153,7 @@ def own_convnet(drop: float) -> nn.Module:
     return nn.Sequential(*first, nn.Flatten(), nn.Dropout(drop, inplace=True), nn.Linear(128, CLASSES))
 
 
-@pytest.mark.parametrize(("batch_size", "drop"), [(5, 0.3), (16, 0.7), (3, 0.0)])
+@each_row(("batch_size", "drop"), [(5, 0.3), (16, 0.7), (3, 0.0)])
 def test_dropout_drops_what_the_loop_drops(batch_size: int, drop: float) -> None:
     assert_agree(problem_with(own_convnet(drop), batch_size, DOUBLE))
     of = problem_with(own_convnet(drop), batch_size)
@@ -161,32 +161,7 @@ def test_dropout_drops_what_the_loop_drops(batch_size: int, drop: float) -> None
     assert chosen.name == "compiled"
 
 
-def test_masks_depend_on_worker_and_step_alone() -> None:
-    """Not on what is computed beside them, not on the order, not on torch's stream, which stays where it was."""
-    of = problem_with(own_convnet(0.5), 5)
-    evaluator = CompiledEvaluator(of, 9)
-    together, alone, after = (pending_gradients(of, 9) for _ in range(3))
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    evaluator.evaluate(together)
-    assert torch.equal(before, torch.get_rng_state())
-    torch.manual_seed(2)
-    for item in reversed(alone):
-        evaluator.evaluate([item])
-    for item, other in zip(together, alone, strict=True):
-        assert item.value is not None
-        assert other.value is not None
-        assert torch.equal(item.value, other.value)
-    assert after[0].snapshot is not None
-    other_step = PendingGradient(0, 1, after[0].snapshot, after[0].buffers)
-    same_masks = PendingGradient(0, 0, after[0].snapshot, after[0].buffers)
-    evaluator.evaluate([other_step, same_masks])
-    assert other_step.value is not None
-    assert same_masks.value is not None
-    assert not torch.equal(other_step.value.sign(), same_masks.value.sign())
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("change", "unknown"),
     [
         (lambda of: setattr(of, "embedding", nn.Embedding(BYTES, 4, padding_idx=0)), "embedding .* with options"),
@@ -221,15 +196,13 @@ class Attending(nn.Module):
         return self.head(x + y).transpose(1, 2)
 
 
-@pytest.mark.parametrize(
-    ("mask", "options"), [("none", {}), ("bool", {"bias": False}), ("float", {}), ("said", {"bias": False})]
-)
+@each_row(("mask", "options"), [("none", {}), ("bool", {"bias": False}), ("float", {}), ("said", {"bias": False})])
 def test_torchs_module_of_attention_has_the_gradients_of_the_loop(mask: str, options: dict[str, bool]) -> None:
     torch.manual_seed(3)
     assert_agree(text_problem(Attending(mask, **options), 8, 5))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("mask", "options"),
     [("odd", {}), ("none", {"batch_first": False}), ("none", {"dropout": 0.1}), ("none", {"add_bias_kv": True})],
 )
@@ -238,7 +211,7 @@ def test_other_attention_of_torchs_module_is_named(mask: str, options: dict[str,
         CompiledEvaluator(text_problem(Attending(mask, **options), 8, 3), 3)
 
 
-@pytest.mark.parametrize(("tokens", "batch_size"), [(8, 3), (24, 9)])
+@each_row(("tokens", "batch_size"), [(8, 3), (24, 9)])
 def test_arithmetic_and_layers_called_again_over_tokens(tokens: int, batch_size: int) -> None:
     """The second case goes over a batch in two parts, whose gradients are added up."""
     module = nn.Sequential(nn.Embedding(BYTES, 6), Recurring(6, tokens), nn.Linear(12, BYTES), Turned())

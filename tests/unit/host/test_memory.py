@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dsgd.host.memory import available_memory, total_memory
+from tests.support.each_row import each_row
 
 
 def test_this_machine_has_memory_and_some_is_left() -> None:
     assert 0 < available_memory() < total_memory()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("limits", "total", "available"),
     [
         ({}, 8 << 20, 4 << 20),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,6 +12,7 @@ import pytest
 
 from dsgd.host.signals import Interruption, StopRequests, remembered, signal_pipe
 from dsgd.host.stop import STOP_SIGNALS
+from tests.support.each_row import each_row
 
 
 def test_a_second_ctrl_c_waits_for_what_is_being_written() -> None:
@@ -95,7 +94,7 @@ def test_a_signal_waits_until_the_code_of_others_is_left() -> None:
     assert not reached
 
 
-@pytest.mark.parametrize("begin", [signal_pipe, partial(remembered, STOP_SIGNALS)])
+@each_row("begin", [signal_pipe, partial(remembered, STOP_SIGNALS)])
 def test_an_interruption_that_somebody_swallowed_is_heard_when_the_run_begins(
     begin: Callable[[], AbstractContextManager[object]],
 ) -> None:
@@ -109,29 +108,3 @@ def test_an_interruption_that_somebody_swallowed_is_heard_when_the_run_begins(
         assert signal.getsignal(signal.SIGTERM) is interruption
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-IGNORED_AS_IT_COMES = """
-import os, signal, time
-from dsgd.host.signals import ignore
-
-this, caught = os.getpid(), []
-ignore(signal.SIGUSR1)
-if (sender := os.fork()) == 0:
-    while os.getppid() == this:
-        os.kill(this, signal.SIGUSR1)
-    os._exit(0)
-deadline = time.monotonic() + 0.5
-while time.monotonic() < deadline or not caught:
-    signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
-    ignore(signal.SIGUSR1)
-os.kill(sender, signal.SIGKILL)
-os.waitpid(sender, 0)
-"""
-
-
-def test_a_signal_ignored_as_it_comes_says_nothing() -> None:
-    """Python prints "ignored due to race condition" where one came between its last look and the exchange. In a process
-    of one thread: the system may have handed a signal to another thread, as pytest-xdist has, that runs later."""
-    done = subprocess.run([sys.executable, "-c", IGNORED_AS_IT_COMES], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib import resources
+from collections.abc import Callable
 
 import pytest
 import torch
-import yaml
 from torch import nn
 from torch.nn import functional as F
 
-from dsgd import models
 from dsgd.models import GPT, MLP, ModelConfig, ResNet, Vector
 from dsgd.models.networks import Block
 from dsgd.models.token_shape import TokenShape
 from dsgd.models.transformers import Transformer, TransformerBlock
+from tests.support.each_row import each_row
 
 torch.set_num_threads(1)
 
@@ -29,8 +26,8 @@ def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-@pytest.mark.parametrize(("depth", "parameters"), [(8, 75_290), (20, 269_722), (56, 853_018)])
-@pytest.mark.parametrize("norm", ["batch", "group"])
+@each_row(("depth", "parameters"), [(8, 75_290), (20, 269_722), (56, 853_018)])
+@each_row("norm", ["batch", "group"])
 def test_resnet_has_the_published_number_of_parameters(depth: int, parameters: int, norm: str):
     """0.27 M for ResNet-20 and 0.85 M for ResNet-56 in He et al. 2015, table 6; both norms have 2 values a channel.
 
@@ -45,8 +42,8 @@ def test_mlp_has_weights_and_biases_of_each_layer():
     assert count(build(MLP([]), (1, 8, 8), 10)) == 65 * 10
 
 
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (2, 9, 13)])
-@pytest.mark.parametrize("config", [ResNet(8), ResNet(8, width=12, norm="group"), ResNet(20, width=3), MLP([5])])
+@each_row("shape", [(1, 8, 8), (3, 32, 32), (2, 9, 13)])
+@each_row("config", [ResNet(8), ResNet(8, width=12, norm="group"), ResNet(20, width=3), MLP([5])])
 def test_classifiers_serve_any_image_shape(config: ModelConfig, shape: tuple[int, ...]):
     """Any number of channels, odd sides too: one finite logit for each class."""
     logits = build(config, shape, 7)(torch.randn(4, *shape))
@@ -124,7 +121,7 @@ def test_gpt_is_what_its_formulas_say():
     torch.testing.assert_close(module(tokens[None])[0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("config", [ResNet(8), MLP([8])])
+@each_row("config", [ResNet(8), MLP([8])])
 def test_initialisation_depends_on_the_callers_seed_alone(config: ModelConfig):
     """Same seed, same parameters; another seed, others."""
     first, again, other = (build(config, (1, 8, 8), 10, seed) for seed in (1, 1, 2))
@@ -146,57 +143,24 @@ def test_group_norm_makes_the_gradient_of_a_batch_the_mean_over_its_parts():
     torch.testing.assert_close(gradient(slice(0, 6)), halves, rtol=1e-10, atol=1e-12)
 
 
-def test_vector_is_its_parameter_whatever_the_input():
-    """Starts at 0; the output is x for every sample, so the gradient of the mean output is 1."""
-    module = build(Vector(), (4,), None)
-    (x,) = module.parameters()
-    assert torch.equal(x, torch.zeros(4))
-    out = module(torch.randn(3, 4))
-    assert out.shape == (3, 4)
-    out.mean(dim=0).sum().backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.ones(4))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
+@each_row(
+    ("make", "message"),
     [
-        ({"depth": 10}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 10"),
-        ({"depth": 2}, "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 2"),
-        ({"depth": 8, "width": 0}, "width must be in [1, 4096], got 0"),
-        ({"depth": 8, "norm": "layer"}, "norm must be batch or group, got 'layer'"),
+        (lambda: ResNet(10), "depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got 10"),
+        (lambda: ResNet(8, width=0), "width must be in [1, 4096], got 0"),
+        (lambda: ResNet(8, norm="layer"), "norm must be batch or group, got 'layer'"),
+        (lambda: GPT(width=10, heads=4), "heads must divide width (10), got 4"),
+        (lambda: MLP([64, 0]), "hidden must be a list of at most 2048 widths in [1, 65536], got [64, 0]"),
     ],
 )
-def test_resnet_fields_outside_their_range_are_refused(fields: dict, message: str):
+def test_fields_outside_their_range_are_refused(make: Callable[[], object], message: str):
     """One line: key, rule, value."""
     with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
-        ResNet(**fields)
+        make()
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"width": 0}, "width must be in [1, 65536], got 0"),
-        ({"depth": 0}, "depth must be in [1, 2048], got 0"),
-        ({"heads": 0}, "heads must divide width (64), got 0"),
-        ({"width": 10, "heads": 4}, "heads must divide width (10), got 4"),
-    ],
-)
-def test_gpt_fields_outside_their_range_are_refused(fields: dict[str, int], message: str):
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
-        GPT(**fields)
-    assert str(error.value) == message
-
-
-def test_empty_hidden_layers_are_refused():
-    with pytest.raises(
-        ValueError, match=r"^hidden must be a list of at most 2048 widths in \[1, 65536\], got \[64, 0\]$"
-    ):
-        MLP([64, 0])
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("config", "shape", "classes", "message"),
     [
         (Vector(), (1, 8, 8), 10, "model=vector needs data=quadratic"),
@@ -208,12 +172,6 @@ def test_empty_hidden_layers_are_refused():
             "model=mlp needs data of measured numbers; data=text has tokens and needs model=gpt",
         ),
         (MLP([4]), (20,), None, "model=mlp needs data with classes; data=quadratic has none and needs model=vector"),
-        (
-            ResNet(20),
-            (20,),
-            None,
-            "model=resnet20 needs data with classes; data=quadratic has none and needs model=vector",
-        ),
         (ResNet(8), (1, 4, 8), 10, "model=resnet8 needs images of at least 8 x 8 pixels, got inputs of 1 x 4 x 8"),
     ],
 )
@@ -223,21 +181,3 @@ def test_models_refuse_data_they_cannot_serve(config: ModelConfig, shape: tuple,
         with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
             call(shape, classes)
         assert str(error.value) == message
-
-
-@pytest.mark.parametrize("name", ["gpt", "mlp", "resnet20", "resnet56", "resnet8", "vector"])
-def test_every_model_yaml_gives_a_model_that_serves_images_or_the_quadratic(name: str):
-    """Each choice names a class of dsgd.models and fields that it takes."""
-    text = resources.files("dsgd.conf").joinpath("model", f"{name}.yaml").read_text()
-    assert text.startswith("# ")
-    fields = yaml.safe_load(text)
-    config = getattr(models, fields.pop("_target_").removeprefix("dsgd.models."))(**fields)
-    shapes = {Vector: ((20,), None), GPT: (TokenShape((20,)), 256)}
-    config.check(*shapes.get(type(config), ((1, 8, 8), 10)))
-
-
-def test_importing_models_and_data_does_not_import_torch():
-    """A configuration error must come back before torch could be imported."""
-    code = "import sys, dsgd.models, dsgd.data; print(*{'torch', 'networkx'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from itertools import accumulate
 from math import prod
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,6 +14,7 @@ from dsgd.optim.muon import Muon, orthogonal
 from dsgd.optim.optimizer import AdamW, Matrix, State
 from dsgd.problem.matrices import matrices_of
 from dsgd.problem.slots import make_slots
+from tests.support.each_row import each_row
 from tests.support.simulate import simulate
 
 SHAPES = ((5, 12), (7,), (20, 4), (3, 3), (6,))
@@ -42,7 +41,7 @@ def places() -> list[Matrix]:
     return [Matrix(start, *shape) for start, shape in zip(starts, SHAPES, strict=False) if len(shape) == 2]
 
 
-@pytest.mark.parametrize("shape", [(5, 12), (20, 4), (1, 6), (6, 1)])
+@each_row("shape", [(5, 12), (20, 4), (1, 6), (6, 1)])
 def test_singular_vectors_stay_and_singular_values_follow_the_polynomial(shape: tuple[int, int]) -> None:
     N = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     U, values, Vh = np.linalg.svd(N.numpy(), full_matrices=False)
@@ -54,7 +53,7 @@ def test_singular_vectors_stay_and_singular_values_follow_the_polynomial(shape: 
     assert orthogonal(torch.zeros(shape)).abs().max() == 0
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
+@each_row("nesterov", [True, False])
 def test_matrices_make_the_steps_of_torch(nesterov: bool) -> None:
     """Whose iteration is in bf16, with 8 bits."""
     mine = Muon(lr=0.01, nesterov=nesterov, weight_decay=0.1)
@@ -113,16 +112,3 @@ def test_a_simulated_worker_makes_the_steps_of_the_optimiser() -> None:
         state = optimizer.step(x, g, state, optimizer.lr, problem.matrices)
     assert float((simulation.machine.nodes[0].worker.x - x).abs().max()) < 1e-12
     assert simulate(*line, "engine.gradients=none").simulation.status == "completed"
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"momentum": 1.0}, "momentum must be in [0, 1), got 1.0"),
-        ({"betas": [0.9]}, "betas must be two numbers in [0, 1), got [0.9]"),
-        ({"lr": -1.0}, "lr must be in [0, 1e+30], got -1.0"),
-    ],
-)
-def test_bad_options(options: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        Muon(**options)  # pyright: ignore[reportArgumentType]

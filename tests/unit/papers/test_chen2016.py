@@ -10,6 +10,7 @@ import pytest
 from studies.papers.chen2016 import BACKUPS, CLUSTERS, GRADIENT_S, NODES, TAILS, a5, longest
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
+from tests.support.each_row import each_row
 from tests.support.logged import run, study
 
 Steps = Callable[[str, int, int], float]  # time of a step in mean gradients: tail, nodes, backups
@@ -42,8 +43,8 @@ def test_a5_passes_where_steps_last_as_long_as_the_longest_gradient_and_backups_
     assert a5(evidence(by_formula)).verdict is Verdict.PASS
 
 
-@pytest.mark.parametrize("tail", TAILS)
-@pytest.mark.parametrize(("factor", "verdict"), [(1.029, Verdict.PASS), (1.031, Verdict.FAIL), (0.969, Verdict.FAIL)])
+@each_row("tail", TAILS)
+@each_row(("factor", "verdict"), [(1.029, Verdict.PASS), (1.031, Verdict.FAIL), (0.969, Verdict.FAIL)])
 def test_a5_allows_three_percent(tail: str, factor: float, verdict: Verdict) -> None:
     def step(of: str, p: int, b: int) -> float:
         return by_formula(of, p, b) * (factor if of == tail else 1.0)
@@ -51,7 +52,7 @@ def test_a5_allows_three_percent(tail: str, factor: float, verdict: Verdict) -> 
     assert a5(evidence(step)).verdict is verdict
 
 
-@pytest.mark.parametrize("tail", TAILS)
+@each_row("tail", TAILS)
 def test_a5_fails_where_backups_are_of_no_use_with_either_kind_of_times(tail: str) -> None:
     def step(of: str, p: int, b: int) -> float:
         return by_formula(of, p, 0 if of == tail else b)
@@ -68,8 +69,8 @@ def test_one_number_of_backups_that_is_of_use_is_enough() -> None:
     assert sum("with 2 backups, the best number" in check.what for check in found.checks) == len(TAILS)
 
 
-@pytest.mark.parametrize("k", [1, 5, 8])
-@pytest.mark.parametrize("tail", TAILS)
+@each_row("k", [1, 5, 8])
+@each_row("tail", TAILS)
 def test_the_kth_of_p_is_that_of_draws(tail: str, k: int) -> None:
     rng = np.random.default_rng(0)
     draws = rng.exponential(size=(100_000, 8)) if tail == "exponential" else rng.normal(1, 0.1, size=(100_000, 8))

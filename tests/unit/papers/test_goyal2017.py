@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from dsgd.record.reader import Run
 from studies.papers.goyal2017 import a2, a3, a4, largest_good_batch
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
+from tests.support.each_row import each_row
 from tests.support.logged import run, study
 
 BATCHES = (32, 64, 128, 256, 512)
@@ -55,7 +54,7 @@ def test_a2_passes_with_a_knee_after_three_doublings_and_a_use_of_the_rule_at_it
     assert a2(found | {"scaled": early, "ladder": early}).verdict is Verdict.FAIL  # two doublings
 
 
-@pytest.mark.parametrize(("lost", "verdict"), [(0.004, Verdict.PASS), (0.006, Verdict.FAIL)])
+@each_row(("lost", "verdict"), [(0.004, Verdict.PASS), (0.006, Verdict.FAIL)])
 def test_a2_allows_half_a_point(lost: float, verdict: Verdict) -> None:
     def accuracy(batch: int) -> float:
         return 0.8 if batch == 32 else 0.8 - lost if batch <= 256 else 0.5
@@ -64,7 +63,7 @@ def test_a2_allows_half_a_point(lost: float, verdict: Verdict) -> None:
     assert a2(found | {"own_rate": tuned(0.7)}).verdict is verdict
 
 
-@pytest.mark.parametrize(("accuracy", "verdict"), [(0.796, Verdict.EXPLAINED), (0.794, Verdict.FAIL)])
+@each_row(("accuracy", "verdict"), [(0.796, Verdict.EXPLAINED), (0.794, Verdict.FAIL)])
 def test_a2_that_fails_is_explained_where_the_batch_has_its_accuracy_with_a_rate_of_its_own(
     accuracy: float, verdict: Verdict
 ) -> None:
@@ -79,7 +78,7 @@ def test_the_largest_good_batch_is_the_last_before_the_first_that_loses_more_tha
     assert largest_good_batch(grid(lambda batch: 0.8 if batch != 64 else 0.7)) == 32
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("lost", "status", "verdict"),
     [
         (0.006, "completed", Verdict.PASS),
@@ -125,7 +124,7 @@ def timed(step_s: Callable[[int], float]) -> Logged:
     return study(*(of(servers) for servers in (1, 32)))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hidden_s", "all_reduce_s", "verdict"),
     [
         (0.02, 0.0348, Verdict.PASS),

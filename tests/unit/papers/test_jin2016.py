@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dsgd.report.contest import Contender
 from studies.papers.jin2016 import claims
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 NEVER = [math.inf] * 5
@@ -54,7 +53,7 @@ def few(hidden: Sequence[float], exposed: Sequence[float]) -> dict[str, Logged]:
     return {"few_uneven": logged.contest(*found)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("hidden", "exposed", "verdict"),
     [
         ([11.1, 11.1, 9.0], [12, 12, 12], PASS),  # two of three are enough
@@ -73,7 +72,7 @@ def many(sync: float, gossip: Sequence[float]) -> dict[str, Logged]:
     return few([12, 12, 12], [12, 12, 12]) | {"many_uneven": logged.contest(*last, *upper)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sync", "gossip", "verdict"),
     [
         (10, five(12), PASS),  # between 32 and 64
@@ -101,7 +100,7 @@ def hundred(sync: Sequence[float], gossip: Sequence[float], loss: float) -> Logg
     return logged.contest(*found)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sync", "gossip", "loss", "verdict"),
     [
         (five(10), NEVER, 0.9, PASS),
@@ -119,7 +118,7 @@ def test_j2_asks_for_a_lower_loss_in_no_more_time(
     assert claims.j2({"many_uneven": found, "hundred": found}).verdict is verdict
 
 
-@pytest.mark.parametrize(("lost", "verdict"), [(0.0, PASS), (0.049, PASS), (0.051, FAIL)])
+@each_row(("lost", "verdict"), [(0.0, PASS), (0.049, PASS), (0.051, FAIL)])
 def test_j5_counts_the_steps_of_the_others(lost: float, verdict: Verdict) -> None:
     def steps(others: float, slow: float) -> list[float]:
         return [others] * 3 + [slow] + [others] * 4
@@ -133,7 +132,7 @@ def test_j5_counts_the_steps_of_the_others(lost: float, verdict: Verdict) -> Non
     assert claims.j5(found).verdict is verdict
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(1.0, PASS), (1.14, PASS), (1.2, FAIL)])
+@each_row(("share", "verdict"), [(1.0, PASS), (1.14, PASS), (1.2, FAIL)])
 def test_j6_finds_the_knee(share: float, verdict: Verdict) -> None:
     """A server of 10 Gbit/s and 46.8 MB serves tau t B / N + 2 workers that take 0.2 s for a gradient."""
 

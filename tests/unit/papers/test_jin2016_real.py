@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dsgd.report.contest import Contender
 from studies.papers.real import jin2016_real as claims
 from studies.reproduction.logged import Elsewhere, Logged
-from studies.reproduction.pages import runs_of
-from studies.reproduction.paper import of_task
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL = Verdict.PASS, Verdict.FAIL
 SEEDS = 10
@@ -67,7 +64,7 @@ def races(seconds: Mapping[int, Mapping[str, float]], **more: Any) -> dict[str, 
 AHEAD, LEVEL, BEHIND = ({"sync": 10.0, "easgd": 20.0, "gossip": gossip} for gossip in (8.0, 10.0, 12.0))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("fours", "eights", "sixteens", "verdict"),
     [
         (AHEAD, AHEAD, AHEAD, PASS),
@@ -82,9 +79,7 @@ def test_two_of_three_numbers_of_few_nodes_decide(
     assert claims.j1(races({4: fours, 8: eights, 16: sixteens})).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("sixteens", "sixty_fours", "verdict"), [(AHEAD, BEHIND, PASS), (BEHIND, BEHIND, FAIL), (AHEAD, AHEAD, FAIL)]
-)
+@each_row(("sixteens", "sixty_fours", "verdict"), [(AHEAD, BEHIND, PASS), (BEHIND, BEHIND, FAIL), (AHEAD, AHEAD, FAIL)])
 def test_a_crossover_is_ahead_on_sixteen_nodes_and_behind_on_sixty_four(
     sixteens: dict[str, float], sixty_fours: dict[str, float], verdict: Verdict
 ) -> None:
@@ -113,24 +108,6 @@ def with_uncertain_push(raced: Logged) -> Logged:
     return replace(raced, contenders=tuple(contenders))
 
 
-@pytest.mark.parametrize(("seldom", "verdict"), [(1200.0, PASS), (1300.0, FAIL)])
+@each_row(("seldom", "verdict"), [(1200.0, PASS), (1300.0, FAIL)])
 def test_samples_of_a_longer_period_decide_its_cost(seldom: float, verdict: Verdict) -> None:
     assert claims.j4(races({8: LEVEL}, samples={1: 1000.0, 10: seldom})).verdict is verdict
-
-
-def test_every_claim_and_figure_uses_what_its_studies_are() -> None:
-    names = {study.name for study in claims.PAPER.studies}
-    assert {of_task(claims.race_on(nodes), "shapes") for nodes in (4, 8, 16, 32, 64, 100)} <= names
-    evidence = {of_task(claims.race_on(nodes), "shapes"): race(nodes, AHEAD) for nodes in claims.FEW}
-    (drawn,) = (drawing for drawing in claims.PAPER.charts if drawing.name == "map_few_shapes")
-    for counts in ((4, 8, 16), (4, 8)):  # also while a race is not run
-        run = {of_task(claims.race_on(nodes), "shapes") for nodes in counts}
-        made = {name: logged for name, logged in evidence.items() if name in run}
-        assert {shown.nodes for shown in runs_of(drawn, made)} == {*counts}  # of which its last line tells the setting
-        (axes,) = drawn.draw(made).axes
-        assert [label.get_text() for label in axes.get_xticklabels()] == [str(nodes) for nodes in counts]
-        conditions = [label.get_text() for label in axes.get_yticklabels()]
-        assert len(conditions) == 2 * (1 + len(claims.JITTERS))
-        assert [text.split()[0] for text in conditions] == [j for j in ("100", "30", "10", "0") for _ in range(2)]
-        assert len(axes.texts) == len(counts) * len(conditions)
-        assert all("gossip" in text.get_text() for text in axes.texts)  # the soonest in AHEAD

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import pytest
-
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from studies.papers.kale2025 import (
@@ -26,6 +24,7 @@ from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender, run_reaching
+from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 HOURS = {
@@ -46,8 +45,8 @@ def timed(hours: float) -> Logged:
     )
 
 
-@pytest.mark.parametrize("name", JUDGED)
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.009, PASS), (0.989, FAIL), (1.011, FAIL)])
+@each_row("name", JUDGED)
+@each_row(("factor", "verdict"), [(1.0, PASS), (1.009, PASS), (0.989, FAIL), (1.011, FAIL)])
 def test_b8_allows_one_percent(name: str, factor: float, verdict: Verdict) -> None:
     found = {study: timed(hours * (factor if study == name else 1)) for study, hours in HOURS.items()}
     assert b8(found).verdict is verdict
@@ -94,7 +93,7 @@ def evidence(
     return {"tuned": logged.contest(*members), "longer": later, "untuned": logged.study(*fixed), **limits}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("eager", "delayed", "verdict"),
     [(1.0, 1.06, PASS), (1.019, 1.051, PASS), (1.021, 1.06, FAIL), (1.0, 1.049, FAIL), (0.9, 0.9, FAIL)],
 )
@@ -102,7 +101,7 @@ def test_b9_asks_little_of_eager_and_much_of_delayed(eager: float, delayed: floa
     assert b9(evidence(eager, delayed)).verdict is verdict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("eager", "delayed", "longer", "verdict"),
     [
         ((1.0, 1.0, 1.1), 1.2, 1.019, EXPLAINED),
@@ -121,7 +120,7 @@ def test_b9_is_open_where_the_seeds_do_not_decide() -> None:
     assert b9(evidence(eager=1.03, spread=0.02)).verdict is OPEN
 
 
-@pytest.mark.parametrize("growth", [(1.001, 1.01), (0.99, 0.999)])
+@each_row("growth", [(1.001, 1.01), (0.99, 0.999)])
 def test_b9_fails_where_a_limit_is_elsewhere(growth: tuple[float, float]) -> None:
     assert b9(evidence(growth=growth)).verdict is FAIL
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from dsgd.report.contest import Contender
 from studies.papers.koloskova2019 import CODES, b10
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL = Verdict.PASS, Verdict.FAIL
 DENSE = 1e9  # bytes of D-PSGD
@@ -38,7 +37,7 @@ def judged(plain: Sequence[float], codes: Sequence[float], times_fewer: Sequence
     return b10({"codes": logged.contest(*entries)}).verdict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("plain", "codes", "times_fewer", "verdict"),
     [
         ((0.7, 0.6), (0.61, 0.9, 0.9), (50, 5, 32), PASS),  # one code is enough

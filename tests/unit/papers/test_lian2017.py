@@ -15,6 +15,7 @@ from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 
@@ -33,10 +34,7 @@ def orders(before: float) -> Logged:
     return logged.contest(ending("sync", losses), *dpsgd)
 
 
-@pytest.mark.parametrize(
-    ("short", "long", "verdict"),
-    [(1.02, 2.0, PASS), (1.021, 1.02, EXPLAINED), (1.021, 1.021, FAIL)],
-)
+@each_row(("short", "long", "verdict"), [(1.02, 2.0, PASS), (1.021, 1.02, EXPLAINED), (1.021, 1.021, FAIL)])
 def test_l1_is_explained_where_longer_runs_close_the_gap(short: float, long: float, verdict: Verdict) -> None:
     assert claims.l1({"per_sample": orders(short - 1e-9), "longer": orders(long - 1e-9)}).verdict is verdict
 
@@ -52,12 +50,12 @@ def noisy(factor: float) -> Logged:
     return logged.study(*runs)
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.09, PASS), (1.11, FAIL), (0.89, FAIL)])
+@each_row(("factor", "verdict"), [(1.0, PASS), (1.09, PASS), (1.11, FAIL), (0.89, FAIL)])
 def test_l2_measures_after_the_burn_in(factor: float, verdict: Verdict) -> None:
     assert claims.l2({"noise_floor": noisy(factor)}).verdict is verdict
 
 
-@pytest.mark.parametrize("graph", [Ring(), Torus(), Hypercube(), Complete()])
+@each_row("graph", [Ring(), Torus(), Hypercube(), Complete()])
 def test_eigenvalues_written_by_hand_are_those_of_the_graphs(graph: Ring | Torus | Hypercube | Complete) -> None:
     topology = graph.build(16, 0)
     by_hand = studies.EIGENVALUES[topology.name]
@@ -74,7 +72,7 @@ def graphs(**factors: float) -> Logged:
     return logged.study(*runs)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("factors", "verdict"), [({}, PASS), ({"ring": 1.049}, PASS), ({"ring": 1.06}, FAIL), ({"complete": 1.3}, FAIL)]
 )
 def test_l5_compares_every_graph_with_its_closed_form(factors: dict[str, float], verdict: Verdict) -> None:
@@ -93,7 +91,7 @@ def rivals(seldom: float) -> Logged:
     return logged.contest(dpsgd, *elastic)
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.81, PASS), (0.79, FAIL)])
+@each_row(("share", "verdict"), [(0.81, PASS), (0.79, FAIL)])
 def test_l7_asks_for_most_of_a_linear_speed_up(share: float, verdict: Verdict) -> None:
     times = [1.0, 1.1, 1.2, 1.3, 1.4]
     several = [contender("dpsgd", [time / p / share for time in times], nodes=p) for p in studies.WORKERS]
@@ -117,7 +115,7 @@ def networks(power: float, worse: str = "") -> dict[str, Logged]:
     return evidence
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("power", "worse", "verdict"),
     [(0.1, "", PASS), (0.1, "latency star", Verdict.REGION), (0.01, "", FAIL), (-0.1, "", FAIL)],
 )
@@ -125,6 +123,6 @@ def test_l8_compares_the_slowest_network_with_the_fastest(power: float, worse: s
     assert claims.l8(networks(power, worse)).verdict is verdict
 
 
-@pytest.mark.parametrize(("seldom", "verdict"), [(1.11, PASS), (1.09, FAIL)])
+@each_row(("seldom", "verdict"), [(1.11, PASS), (1.09, FAIL)])
 def test_l6_asks_it_of_both_periods(seldom: float, verdict: Verdict) -> None:
     assert claims.l6({"elastic": rivals(seldom)}).verdict is verdict

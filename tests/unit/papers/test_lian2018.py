@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dsgd.record.reader import Run
 from studies.papers.lian2018 import AT_BOUND, BANDWIDTHS, GRADIENT_S, MESSAGE, NODES, OFTEN, b2, ring_ratio
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
+from tests.support.each_row import each_row
 from tests.support.logged import run, study
 
 
@@ -29,7 +28,7 @@ def grid(slowest: float) -> dict[str, Logged]:
     return {"all_reduce": study(*exact), "overlapping": study(late), "pairs": study(*pairs)}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slowest", "verdict"),
     [(1e9, Verdict.PASS), (2.35e9, Verdict.REGION), (2.4e9, Verdict.INCONCLUSIVE), (5e9, Verdict.FAIL)],
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pytest
-
 from dsgd.report.contest import Contender
 from studies.papers.lin2021 import ALPHAS, b12a, b12b
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
+from tests.support.each_row import each_row
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 SEEDS = (-0.004, -0.002, 0.0, 0.002, 0.004)  # what a seed adds to all accuracies
@@ -33,7 +32,7 @@ def contenders(accuracies: Mapping[str, Sequence[float]], noise: float = 0.0, st
     return logged.contest(*entries)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gain", "noise", "verdict"),
     [
         (0.011, 0, PASS),
@@ -51,7 +50,7 @@ def test_a_run_that_diverged_has_no_accuracy() -> None:
     assert b12a({"shares": contenders(of, status="diverged")}).verdict is PASS
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("dpsgd", "relay", "noise", "verdict"),
     [
         (0.1, 0.049, 0, PASS),

@@ -13,6 +13,7 @@ from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
 
@@ -36,7 +37,7 @@ def goodputs(sync: float, decoupled: float, measured: float = 0.93, spread: floa
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("sync", "decoupled", "measured", "verdict"),
     [
         (0.58, 0.934, 0.93, PASS),
@@ -76,7 +77,7 @@ def sample_times(synchronous: dict[float, float], asynchronous: dict[float, floa
     }
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("synchronous", "asynchronous", "verdict"),
     [
         ({0.1: 7.6}, {3.0: 2.2}, PASS),  # each at the time that suits it: the claim is "up to"
@@ -114,7 +115,7 @@ def outer_steps(factor: float) -> dict[str, Logged]:
     return found
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, PASS), (1.05, FAIL), (0.95, FAIL)])
+@each_row(("factor", "verdict"), [(1.0, PASS), (1.05, FAIL), (0.95, FAIL)])
 def test_d3_is_the_rate_of_the_iteration(factor: float, verdict: Verdict) -> None:
     assert douillard2023.d3(outer_steps(factor)).verdict is verdict
 
@@ -125,17 +126,15 @@ def competing(factor: float, **settings: float) -> Contender:
     return replace(made, runs=[replace(run, config=run.config | {"algo": algo}) for run in made.runs])
 
 
-@pytest.mark.parametrize(
-    ("short", "long", "verdict"), [(1.03, 0.9, PASS), (1.01, 0.9, FAIL), (1.03, 1.01, FAIL), (0.9, 0.9, FAIL)]
-)
+@each_row(("short", "long", "verdict"), [(1.03, 0.9, PASS), (1.01, 0.9, FAIL), (1.03, 1.01, FAIL), (0.9, 0.9, FAIL)])
 def test_d5_wants_harm_in_short_rounds_and_none_in_long_ones(short: float, long: float, verdict: Verdict) -> None:
     with_it = [competing(short, tau=1, beta=0.9), competing(long, tau=50, beta=0.9)]
     without = [competing(1.0, tau=tau, beta=0) for tau in (1, 50)]
     assert douillard2023.d5({"momentum": logged.contest(*with_it, *without)}).verdict is verdict
 
 
-@pytest.mark.parametrize(("late", "verdict"), [(1.0, PASS), (1.0019, PASS), (1.0021, FAIL)])
-@pytest.mark.parametrize("delay", douillard2025.DELAYS)
+@each_row(("late", "verdict"), [(1.0, PASS), (1.0019, PASS), (1.0021, FAIL)])
+@each_row("delay", douillard2025.DELAYS)
 def test_d4_allows_two_in_a_thousand_at_every_delay(delay: int, late: float, verdict: Verdict) -> None:
     each = [competing(late if own == delay else 1.0, delay=own) for own in (0, *douillard2025.DELAYS)]
     assert douillard2025.d4({"delays": logged.contest(*each)}).verdict is verdict

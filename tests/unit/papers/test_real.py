@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 import dsgd
@@ -23,6 +22,7 @@ from studies.reproduction.pages import finding_of
 from studies.reproduction.paper import REAL, Claim, Study
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
+from tests.support.each_row import each_row
 
 CONF = Path(dsgd.__file__).parents[1] / "conf"
 CLAIMS = {claim.id: claim for paper in papers(REAL) for claim in paper.claims}
@@ -215,13 +215,13 @@ HOLDS_AND_FAILS: dict[str, tuple[Outcome, Outcome]] = {
 }
 
 
-@pytest.mark.parametrize("id", HOLDS_AND_FAILS)
+@each_row("id", HOLDS_AND_FAILS)
 def test_a_claim_passes_where_it_holds_and_fails_where_it_does_not(id: str) -> None:
     holds, fails = HOLDS_AND_FAILS[id]
     assert (verdict(id, holds), verdict(id, fails)) == (Verdict.PASS, Verdict.FAIL)
 
 
-@pytest.mark.parametrize("id", ["T4", "T5"])
+@each_row("id", ["T4", "T5"])
 def test_runs_that_diverge_with_any_number_of_workers_say_nothing_of_it(id: str) -> None:
     def outcome(at: Settings) -> End:
         diverges = at["algo"] == "delayfree" and at["algo.tau"] == 32
@@ -238,6 +238,6 @@ def test_one_task_is_not_enough() -> None:
     assert finding_of(claim, evidence).verdict is Verdict.NOT_RUN
 
 
-@pytest.mark.parametrize(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])
+@each_row(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])
 def test_a2_wants_three_doublings_and_a_limit(limit: int, outcome: Verdict) -> None:
     assert verdict("A2", lambda at: a2(at, limit, 0.1)) is outcome

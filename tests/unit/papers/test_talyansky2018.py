@@ -14,6 +14,7 @@ from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 IDLE = {2: 0.703, 4: 0.406, 8: 0.0, 16: 0.0}  # of an all-reduce of 0.3366 s and gradients of 0.1 s
@@ -25,7 +26,7 @@ def idle(**changes: float) -> Logged:
     return logged.study(*runs)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "verdict"), [({}, PASS), ({"tau2": 0.72}, PASS), ({"tau2": 0.73}, FAIL), ({"tau16": 0.021}, FAIL)]
 )
 def test_t1_holds_every_tau_against_the_closed_form(changes: dict[str, float], verdict: Verdict) -> None:
@@ -41,7 +42,7 @@ def accuracies(gains: Sequence[float]) -> Logged:
     return logged.contest(exact, late)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("short", "long", "verdict"),
     [
         ([-0.004, 0.0, 0.0, 0.0, 0.01], [-0.1] * 5, PASS),
@@ -69,7 +70,7 @@ def distances(algo: str, growth: float, **settings: int) -> list:
     ]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("easgd", "downpour", "delayfree", "verdict"),
     [(1.6, 1.0, 1.0, PASS), (1.0, 1.6, 1.09, PASS), (1.4, 1.4, 1.0, FAIL), (3.0, 3.0, 1.2, FAIL)],
 )
@@ -98,14 +99,12 @@ def regretful(mean: float, apart: float) -> Logged:
     return logged.study(*runs)
 
 
-@pytest.mark.parametrize(
-    ("mean", "apart", "verdict"), [(1.0, 1.0, PASS), (1.04, 1.04, PASS), (1.06, 1.0, FAIL), (1.0, 0.94, FAIL)]
-)
+@each_row(("mean", "apart", "verdict"), [(1.0, 1.0, PASS), (1.04, 1.04, PASS), (1.06, 1.0, FAIL), (1.0, 0.94, FAIL)])
 def test_t6_holds_regret_against_its_closed_forms(mean: float, apart: float, verdict: Verdict) -> None:
     assert talyansky2018.t6({"regret": regretful(mean, apart)}).verdict is verdict
 
 
-@pytest.mark.parametrize(("nodes", "tau"), [(2, 2), (4, 8), (3, 6)])
+@each_row(("nodes", "tau"), [(2, 2), (4, 8), (3, 6)])
 def test_the_closed_form_of_a_distance_is_that_of_the_recursion(nodes: int, tau: int) -> None:
     """One coordinate of the workers, whose covariance follows each step and each exchange of Algorithm 2."""
     rate, beta = talyansky2018.LR, tau // 2
@@ -131,6 +130,6 @@ def machines(gain: float) -> Logged:
     return logged.contest(alone, four)
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(-0.004, PASS), (-0.006, FAIL)])
+@each_row(("gain", "verdict"), [(-0.004, PASS), (-0.006, FAIL)])
 def test_t7_wants_four_machines_within_half_a_point_of_one(gain: float, verdict: Verdict) -> None:
     assert talyansky2018.t7({"scaling": machines(gain)}).verdict is verdict

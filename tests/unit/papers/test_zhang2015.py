@@ -21,6 +21,7 @@ from studies.papers.zhang2015.stability import (
 from studies.papers.zhang2015.studies import DELAYED, LONG, ROUND_ROBIN, WORKERS
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
+from tests.support.each_row import each_row
 from tests.support.logged import run, study
 
 START = 2.0
@@ -47,7 +48,7 @@ def rates(algo: str, converging: Sequence[float]) -> Logged:
     )
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("elastic", "downpour", "verdict"),
     [
         ((0.1, 0.2, 0.4), (0.1, 0.2), Verdict.PASS),
@@ -71,15 +72,14 @@ def line(growth: float, nodes: int = 4, **settings: float) -> Run:
     return run("easgd", {"nodes": nodes, **named}, marks, staleness_max=nodes - 1)
 
 
-@pytest.mark.parametrize("growth", [0.97, 0.999, 1.001, 1.05])
+@each_row("growth", [0.97, 0.999, 1.001, 1.05])
 def test_growth_is_seen_through_swings(growth: float) -> None:
     assert growth_per_step(line(growth)) == pytest.approx(growth, abs=2e-3)
     assert (growth_per_step(line(growth)) > 1) == (growth > 1)
 
 
-@pytest.mark.parametrize(
-    ("below", "above", "verdict"),
-    [(0.99, 1.01, Verdict.PASS), (1.01, 1.02, Verdict.FAIL), (0.98, 0.99, Verdict.FAIL)],
+@each_row(
+    ("below", "above", "verdict"), [(0.99, 1.01, Verdict.PASS), (1.01, 1.02, Verdict.FAIL), (0.98, 0.99, Verdict.FAIL)]
 )
 def test_e2_needs_runs_that_shrink_below_and_grow_above(below: float, above: float, verdict: Verdict) -> None:
     both = study(line(below, algo__alpha=0.5), line(above, algo__alpha=0.6))
@@ -103,9 +103,8 @@ def test_the_rate_of_delayed_gradients_by_bisection_is_the_known_one() -> None:
     assert delayed_rate_bound(7) == pytest.approx(0.209057, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("below", "above", "verdict"),
-    [(0.99, 1.01, Verdict.PASS), (1.001, 1.01, Verdict.FAIL), (0.99, 0.99, Verdict.FAIL)],
+@each_row(
+    ("below", "above", "verdict"), [(0.99, 1.01, Verdict.PASS), (1.001, 1.01, Verdict.FAIL), (0.99, 0.99, Verdict.FAIL)]
 )
 def test_e5_needs_the_rate_below_to_be_stable_and_that_above_not(below: float, above: float, verdict: Verdict) -> None:
     def both(workers: int) -> Logged:
@@ -141,7 +140,7 @@ def short_periods(seconds: float, loss: float) -> Logged:
     return study(*(run("downpour", {"nodes": nodes}, time_s=seconds, test_loss=loss) for nodes in WORKERS))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("easgd", "seconds", "loss", "verdict"),
     [
         ([1.2] * 5, 1.0, 1.01, Verdict.INCONCLUSIVE),  # of Downpour's best period nothing is known
@@ -169,19 +168,15 @@ def periods(gain: float) -> Logged:
     return Logged(tuple(one for c in contenders for one in c.runs), tuple(tuning), tuple(contenders))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("gain", "later", "verdict"),
-    [
-        (-0.0029, -0.1, Verdict.PASS),
-        (-0.0031, -0.1, Verdict.FAIL),
-        (-0.0031, -0.001, Verdict.EXPLAINED),
-    ],
+    [(-0.0029, -0.1, Verdict.PASS), (-0.0031, -0.1, Verdict.FAIL), (-0.0031, -0.001, Verdict.EXPLAINED)],
 )
 def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, later: float, verdict: Verdict) -> None:
     assert e4({"periods": periods(gain), "periods_later": periods(later)}).verdict is verdict
 
 
-@pytest.mark.parametrize(("lr_h", "stable"), [(1e-3, False), (1e-2, True)])
+@each_row(("lr_h", "stable"), [(1e-3, False), (1e-2, True)])
 def test_admm_grows_as_its_radius_says(lr_h: float, stable: bool) -> None:
     """The iteration, written as in the paper, against the spectral radius of its map."""
     workers, rho, rounds = 3, 2.5, 20_000

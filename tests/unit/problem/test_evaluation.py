@@ -12,9 +12,10 @@ from dsgd.experiment import Evaluation
 from dsgd.problem.evaluation import BLOCK, evaluated_workers, output_model, spread
 from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
+from tests.support.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("workers", "of", "ranks"),
     [
         ("none", 8, []),
@@ -31,7 +32,7 @@ def test_ranks_are_spread_evenly(workers: int | str, of: int, ranks: list[int]) 
     assert evaluated_workers(Evaluation(workers=workers), of, everybody=True) == list(range(of))
 
 
-@pytest.mark.parametrize("workers", [0, -1, "some"])
+@each_row("workers", [0, -1, "some"])
 def test_any_other_choice_of_workers_is_refused(workers: int | str) -> None:
     with pytest.raises(ValueError, match=r"^workers must be all, none or a number >= 1, got "):
         Evaluation(workers=workers)
@@ -48,9 +49,9 @@ def median(distances: torch.Tensor) -> float:
     return float(np.median(distances.numpy()))
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
-@pytest.mark.parametrize("workers", [2, 3, 4, 16, 33])
-@pytest.mark.parametrize("offset", [0.0, 1e6])
+@each_row(
+    ("offset", "workers", "scale"), [(0.0, 2, 1e-12), (0.0, 3, 1.0), (1e6, 4, 1.0), (1e6, 16, 1e-12), (1e6, 33, 1e12)]
+)
 def test_median_and_discrepancy_are_those_of_all_pairs_to_the_last_bit(
     offset: float, workers: int, scale: float
 ) -> None:
@@ -61,9 +62,10 @@ def test_median_and_discrepancy_are_those_of_all_pairs_to_the_last_bit(
     assert spread(xs)[1:] == (median(expected), float(expected[-1]))
 
 
-@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-@pytest.mark.parametrize("workers", [2, 5, 32])
-@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@each_row(
+    ("scale", "workers", "kind"),
+    [(1e-30, 2, torch.float32), (1.0, 5, torch.float32), (1.0, 32, torch.float64), (1e30, 5, torch.float32)],
+)
 def test_vectors_of_several_blocks_are_compared_whole(scale: float, workers: int, kind: torch.dtype) -> None:
     """The last block is shorter. The squares of the smallest and the largest are beyond single precision."""
     noise = torch.Generator().manual_seed(workers)
@@ -75,7 +77,7 @@ def test_vectors_of_several_blocks_are_compared_whole(scale: float, workers: int
     assert spread(xs) == (pytest.approx(float(consensus), rel=1e-14), median(expected), float(expected[-1]))
 
 
-@pytest.mark.parametrize("precision", ["highest", "high"])
+@each_row("precision", ["highest", "high"])
 def test_distances_that_single_precision_cannot_tell_apart_are_ranked(precision: str) -> None:
     """Relative differences of 1e-9. With `high` the products may have 10 bits."""
     xs = list(torch.diag(1 + 1e-9 * torch.randperm(9, generator=torch.Generator().manual_seed(0)).double()))
@@ -89,7 +91,7 @@ def test_distances_that_single_precision_cannot_tell_apart_are_ranked(precision:
         torch.set_float32_matmul_precision(before)
 
 
-@pytest.mark.parametrize("far", [1e3, 1e9])
+@each_row("far", [1e3, 1e9])
 def test_one_worker_far_away_costs_the_median_no_bit(far: float) -> None:
     """The other distances are then lost in a product of matrices: with 1e9 all pairs look equal but for its own."""
     noise = torch.Generator().manual_seed(0)
@@ -117,20 +119,12 @@ def test_workers_that_are_equal_are_exactly_at_no_distance() -> None:
     assert spread([x, x.clone()]) == (0.0, 0.0, 0.0)
 
 
-def test_the_discrepancy_of_pairs_equally_far_apart_is_their_distance() -> None:
-    """Two groups of equal workers: every pair across them is a candidate."""
-    xs = [torch.full((8,), float(rank % 2)) for rank in range(10)]
-    assert spread(xs) == pytest.approx((math.sqrt(8) / 2, math.sqrt(8), math.sqrt(8)), rel=1e-15)
-    assert spread(list(torch.eye(5))) == pytest.approx((math.sqrt(0.8), math.sqrt(2), math.sqrt(2)), rel=1e-15)
-
-
 def test_the_discrepancy_of_vectors_too_small_to_square_is_still_theirs() -> None:
     xs = [torch.tensor([rank * 1e-200], dtype=torch.float64) for rank in range(3)]
     assert spread(xs)[1:] == (median(of_all_pairs(xs)), float(of_all_pairs(xs)[-1]))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("place", [0, BLOCK, BLOCK + 3])
+@each_row(("value", "place"), [(math.nan, 0), (math.inf, BLOCK), (-math.inf, BLOCK + 3)])
 def test_a_worker_with_an_entry_that_is_not_finite_has_no_distance(place: int, value: float) -> None:
     xs = list(torch.randn(3, BLOCK + 4, generator=torch.Generator().manual_seed(0)))
     xs[2][place] = value
@@ -141,7 +135,7 @@ def test_finite_vectors_too_large_to_square_have_an_infinite_distance() -> None:
     assert spread(list(1e200 * torch.eye(3, dtype=torch.float64))) == (math.inf, math.inf, math.inf)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("batch_norm", "of_a_mean", "of_a_centre"),
     [
         ("auto", "average", "recalibrate"),

@@ -16,6 +16,7 @@ from dsgd.problem.problem import build_problem
 from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from tests.support.command import call, marks, summary
+from tests.support.each_row import each_row
 from tests.support.simulate import experiment, simulate
 
 SHAPES = ("data=shapes", "data.resolution=8", "data.train_size=320", "data.test_size=1500", "model.hidden=[8]")
@@ -38,7 +39,7 @@ def test_a_run_writes_the_parts_beside_an_unchanged_record(tmp_path: Path, monke
     assert np.std(losses) > 0
 
 
-@pytest.mark.parametrize("case", [(*SHAPES, "data.test_size=200"), TEXT], ids=["images", "text"])
+@each_row("case", [(*SHAPES, "data.test_size=200"), TEXT])
 def test_each_part_is_evaluated_as_its_samples_alone(case: tuple[str, ...]) -> None:
     problem = build_problem(experiment(*case, "precision=fp64", "nodes=2"))
     inputs, labels = map(torch.cat, zip(*evaluation_batches(problem.data, test=True), strict=True))

@@ -10,7 +10,8 @@ import torch
 
 from dsgd.data.protocols import evaluation_batches
 from dsgd.problem.evaluation import measure
-from dsgd.problem.problem import build_problem
+from dsgd.problem.problem import Sums, build_problem
+from tests.support.each_row import each_row
 from tests.support.simulate import experiment
 
 TEXT = ("data=text", "model=gpt", "model.width=8", "data.generated_bytes=4000", "data.context=16")
@@ -18,7 +19,7 @@ OWN = ("data=import", "data.target=tests.unit.data.test_own_data.still", "data.c
 CASES = {"shapes": ("data=shapes", "model=mlp"), "text": TEXT, "import": OWN, "quadratic": ("experiment=quadratic",)}
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_row("case", CASES)
 def test_a_mark_has_the_deviation_of_the_losses_of_single_samples(case: str):
     """Each sample evaluated alone; of text a sample is a window, whose loss is the mean over its bytes."""
     wanted = experiment(*CASES[case], "precision=fp64", "nodes=2")
@@ -38,8 +39,7 @@ def test_a_mark_has_the_deviation_of_the_losses_of_single_samples(case: str):
     assert (losses.std() > 0) == (case != "quadratic")  # which is tested on one objective
 
 
-@pytest.mark.parametrize("entry", [math.nan, math.inf, 1e100])
-def test_losses_that_are_no_numbers_or_too_large_have_no_deviation(entry: float):
-    problem = build_problem(experiment("experiment=quadratic", "precision=fp64"))
-    x = torch.full_like(problem.start, entry)
-    assert not math.isfinite(problem.evaluate(x, problem.start_buffers, test=True).deviation)
+@each_row("loss", [math.nan, math.inf, 1e200])
+def test_losses_that_are_no_numbers_or_too_large_have_no_deviation(loss: float):
+    problem = build_problem(experiment("experiment=quadratic"))
+    assert not math.isfinite(problem.measured(Sums(loss, loss * loss, 0, 0, 1)).deviation)

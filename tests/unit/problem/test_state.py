@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dsgd.problem.model_failed import ModelFailed
-from dsgd.problem.slots import Slot
+from tests.support.each_row import each_row
 from tests.support.networks import problem_of
 from tests.support.own_modules import Scheduled, Two, ViewOfAWeight
 
@@ -84,7 +84,7 @@ class Several(Two):
         return (y, y) if self.training else y  # pyright: ignore[reportReturnType]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "text"),
     [
         (Growing, "the model's seen must be the same parameter, or a buffer of the same shape and type"),
@@ -109,7 +109,7 @@ def overlapping() -> nn.Module:
     return module
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("make", "text"),
     [
         (overlapping, "the model's a.bias and b.bias must each have memory of its own, or be one parameter"),
@@ -158,47 +158,3 @@ def test_the_mean_of_counters_is_that_of_the_first_worker() -> None:
     mean, numbers = of.state.mean(both), of.state.numbers
     assert torch.equal(mean[numbers:], both[0][numbers:])
     assert torch.equal(mean[:numbers], (both[0][:numbers] + both[1][:numbers]) / 2)
-
-
-def test_views_are_made_once_for_as_long_as_a_vector_stays_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And hold what has been written to it in between: numbers, and counters, which are bytes there."""
-    linear, norm = nn.Linear(64, 10), nn.BatchNorm1d(64)
-    of = problem_of(nn.Sequential(nn.Flatten(), norm, linear))
-    state, x, buffers, later = of.state, of.start.clone(), of.start_buffers.clone(), of.start_buffers.clone()
-    of.gradient(x, later, 0, 0)
-    made: list[Slot] = []
-    view = Slot.view
-    monkeypatch.setattr(Slot, "view", lambda slot, *flat: made.append(slot) or view(slot, *flat))
-
-    def made_by(bind: tuple[Tensor, Tensor]) -> int:
-        made.clear()
-        state.bind(*bind)
-        return len(made)
-
-    parameters, statistics = len(state.parameters), len(state.buffers)
-    assert made_by((x, buffers)) == statistics
-    x.fill_(0.5)
-    buffers.copy_(later)
-    assert made_by((x, buffers)) == 0
-    assert bool((linear.weight == 0.5).all())
-    assert norm.running_mean is not None
-    assert norm.num_batches_tracked is not None
-    assert torch.equal(norm.running_mean, later[:64])
-    assert int(norm.num_batches_tracked) == 1
-    assert made_by((x.clone(), buffers)) == parameters
-    of.to(torch.device("cpu"))
-    assert made_by((x, buffers)) == parameters + statistics
-
-
-@pytest.mark.parametrize(("module", "calls"), [(nn.Linear(64, 10), [True, False, True]), (Two(), None)])
-def test_layers_are_put_into_a_mode_only_where_it_changes(
-    module: nn.Module, calls: list[bool] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module with code of its own, which may change the mode of a layer, before every pass."""
-    of = problem_of(nn.Sequential(nn.Flatten(), module))
-    train, seen = of.module.train, list[bool]()
-    monkeypatch.setattr(of.module, "train", lambda mode=True: seen.append(mode) or train(mode))
-    for mode in (True, True, False, False, True):
-        of.state.train(mode)
-        assert all(part.training is mode for part in of.module.modules())
-    assert seen == (calls or [True, True, False, False, True])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from dsgd.record.reader import (
     read_summary,
 )
 from dsgd.record.writer import CONFIG, METRICS, Record
+from tests.support.each_row import each_row
 from tests.support.records import write_record
 
 
@@ -77,7 +76,7 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@each_row("case", BROKEN)
 def test_a_broken_record_is_an_error_of_one_line(case: str, tmp_path: Path):
     damage, message = BROKEN[case]
     damage(write_record(tmp_path / "run"))
@@ -122,14 +121,6 @@ def test_a_configuration_comes_back_as_it_was_written(tmp_path: Path) -> None:
     config = {"lr": 1e-5, "name": "1e-5", "date": "2017-05-25", "slow": {3: 2.0}, "none": None, "empty": {}, "on": True}
     Record(tmp_path, config, ["cpu"]).finish({})
     assert read_config(tmp_path) == config
-
-
-def test_neither_the_record_nor_a_sweep_needs_torch() -> None:
-    """Importing it takes longer than a login node's command may."""
-    program = "import sys, dsgd.record.reader, dsgd.record.writer, dsgd.record.checkpoint_file\n"
-    program += "import dsgd.sweep.slurm_jobs; print({'torch', 'omegaconf', 'matplotlib'} & set(sys.modules))"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert (ended.returncode, ended.stdout) == (0, "set()\n"), ended.stderr
 
 
 def test_a_summary_beside_another_configuration_than_its_own_counts_as_none(tmp_path: Path) -> None:

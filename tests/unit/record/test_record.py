@@ -2,26 +2,28 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import resource
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from dsgd.record import written
 from dsgd.record.checkpoint_file import (
     NAME,
     CheckpointError,
     find_checkpoint,
     read_header,
     read_state,
+    with_header,
     write_checkpoint,
 )
-from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, commit, finite
+from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, finite
 from dsgd.record.written import write_atomically
+from tests.support.each_row import each_row
 
 HEADER = {"config": {"nodes": 2, "algo": {"name": "sync"}}, "lines": 3, "wall_s": 1.5}
 
@@ -44,23 +46,13 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, HEADER, state())
     path = find_checkpoint(str(tmp_path))
     assert path == find_checkpoint(str(path)) == tmp_path / NAME
-    assert {key: read_header(path)[key] for key in HEADER} == HEADER
+    assert read_header(path) == {"dsgd_checkpoint": 1, **HEADER}
+    assert with_header(path, HEADER) == path.read_bytes()  # the same, made from the payload
     found = read_state(path)
     assert found["progress"] == state()["progress"]
     for vector, stored in zip(found["vectors"], state()["vectors"], strict=True):  # pyright: ignore[reportArgumentType]
         assert vector.dtype == stored.dtype
         assert torch.equal(vector.nan_to_num(7), stored.nan_to_num(7))
-
-
-def test_the_header_of_a_checkpoint_is_read_without_torch(tmp_path: Path) -> None:
-    """Whether a configuration fits a checkpoint is said before torch is imported."""
-    write_checkpoint(tmp_path, HEADER, state())
-    program = (
-        "import sys; from pathlib import Path; from dsgd.record.checkpoint_file import read_header; "
-        f"assert read_header(Path({str(tmp_path / NAME)!r}))['lines'] == 3; assert 'torch' not in sys.modules"
-    )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_checkpoint_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
@@ -87,7 +79,7 @@ def test_a_checkpoint_with_one_wrong_byte_is_refused(tmp_path: Path) -> None:
             read_header(path)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "content", [b"hello\n", b"\xff\xfe\n\x00", b"[1, 2]\n", b"{}\n", b'{"dsgd_checkpoint": 999}\nxyz', b"\n", b"null"]
 )
 def test_other_files_are_no_checkpoints(tmp_path: Path, content: bytes) -> None:
@@ -111,39 +103,47 @@ def test_writing_leaves_the_file_alone_and_nothing_beside_it(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_disk_that_fills_up_while_writing_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
-    """A limit on the size of files fails the write in its midst, as a full disk does; Python ignores SIGXFSZ."""
-    write_checkpoint(tmp_path, HEADER, state())
-    before = (tmp_path / NAME).read_bytes()
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """A limit on the size of files fails a write in its midst, as a full disk does; Python ignores SIGXFSZ."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 1000, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
     try:
         with pytest.raises(OSError, match="too large"):
-            write_checkpoint(tmp_path, HEADER, {"vectors": [torch.zeros(100_000)]})
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@each_row("room", [100, 5000, 300_000])
+def test_a_disk_that_fills_up_while_writing_leaves_the_old_checkpoint_whole(tmp_path: Path, room: int) -> None:
+    """Within the header, the archive or its last vector."""
+    write_checkpoint(tmp_path, HEADER, state())
+    before = (tmp_path / NAME).read_bytes()
+    with full_disk(room):
+        write_checkpoint(tmp_path, HEADER, {"vectors": [torch.zeros(100_000)]})
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
     assert (tmp_path / NAME).read_bytes() == before
     assert read_header(tmp_path / NAME)["lines"] == HEADER["lines"]
     write_checkpoint(tmp_path, HEADER | {"lines": 4}, state())  # what the failed attempt left behind is in nobody's way
     assert read_header(tmp_path / NAME)["lines"] == 4
 
 
-def test_a_process_killed_while_writing_leaves_the_old_checkpoint_whole(tmp_path: Path) -> None:
-    """The process ends without any clean-up between writing the new bytes and putting them in place."""
+def test_an_end_while_writing_leaves_the_old_checkpoint_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between writing the new bytes and putting them in place: what is left behind is in nobody's way."""
+
+    def end(number: int) -> None:
+        raise KeyboardInterrupt
+
     write_checkpoint(tmp_path, HEADER, state())
     before = (tmp_path / NAME).read_bytes()
-    program = f"""
-import os
-import re
-from pathlib import Path
-from dsgd.record import written
-written.os.fsync = lambda number: os._exit(9)
-written.write_atomically(Path({str(tmp_path / NAME)!r}), b"half of the new one")
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300)
-    assert ended.returncode == 9
-    assert (tmp_path / f"{NAME}.partial").exists()
+    monkeypatch.setattr(written.os, "fsync", end)
+    with pytest.raises(KeyboardInterrupt):
+        write_checkpoint(tmp_path, HEADER, {"vectors": []})
     assert (tmp_path / NAME).read_bytes() == before
+    monkeypatch.undo()
+    write_checkpoint(tmp_path, HEADER | {"lines": 4}, state())
+    assert read_header(tmp_path / NAME)["lines"] == 4
 
 
 def test_a_record_is_whole_at_every_moment(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_numbers_that_json_does_not_have_become_null(tmp_path: Path) -> None:
     assert finite({"a": 1, "b": float("nan"), "c": "nan"}) == {"a": 1, "b": None, "c": "nan"}
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+@each_row("elsewhere", [False, True])
 def test_a_resumed_record_keeps_the_lines_that_the_checkpoint_knows(tmp_path: Path, elsewhere: bool) -> None:
     """Marks made after the checkpoint, and a line cut off by a crash, will be made again and go. Host time goes on."""
     old = tmp_path / "old"
@@ -202,37 +202,13 @@ def test_a_resumed_record_keeps_the_lines_that_the_checkpoint_knows(tmp_path: Pa
     assert os.listdir(tmp_path / "new") if elsewhere else not (tmp_path / "new").exists()
 
 
-def test_a_commit_has_a_plus_where_what_a_run_depends_on_has_changed(tmp_path: Path) -> None:
-    """Not where results have been written, as dsgd-reproduce does between two runs."""
-    assert commit(tmp_path) is None
-    for name in ("dsgd/a.py", "conf/a.yaml", "results/a.csv"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("1")
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
-    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a"]):
-        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True)
-    head = commit(tmp_path)
-    assert head is not None
-    assert re.fullmatch("[0-9a-f]{40}", head)
-    (tmp_path / "results/a.csv").write_text("2")
-    (tmp_path / "dsgd/new.py").touch()
-    assert commit(tmp_path) == head
-    (tmp_path / "conf/a.yaml").write_text("2")
-    assert commit(tmp_path) == f"{head}+"
-
-
-@pytest.mark.parametrize("room", [1, 80, 200])
+@each_row("room", [1, 80, 200])
 def test_a_disk_that_is_full_when_a_run_goes_on_leaves_its_record_as_it_was(tmp_path: Path, room: int) -> None:
     """No matter which of the files that are written at the beginning does not fit."""
     first = Record(tmp_path, {"nodes": 2}, ["cpu"])
     first.mark({"time_s": 0.0})
     first.finish({"status": "interrupted"})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        with pytest.raises(OSError, match="too large"):
-            Record(tmp_path, {"nodes": 2, "why": "x" * 100}, ["cpu"], before=tmp_path, lines=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with full_disk(room):
+        Record(tmp_path, {"nodes": 2, "why": "x" * 100}, ["cpu"], before=tmp_path, lines=1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

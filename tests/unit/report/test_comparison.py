@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.container import ErrorbarContainer
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.censored import NOTE
@@ -16,6 +15,7 @@ from dsgd.report.comparison import Comparison, compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.fields import field_value
 from dsgd.report.style import drawing
+from tests.support.each_row import each_row
 from tests.support.records import reach, rewrite, write_record
 
 
@@ -113,17 +113,6 @@ def test_the_figure_shows_the_data_of_the_table(grid: list[Run], tmp_path: Path)
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
-def test_names_on_the_axis_are_marks_with_intervals(grid: list[Run]):
-    found = compare([run for run in grid if run.nodes == 4], "test_accuracy", "algo", lines=["lr"])
-    (axes,) = comparison_figure(found).axes
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["gossip", "sync"]
-    bars = [bar for bar in axes.containers if isinstance(bar, ErrorbarContainer)]
-    assert len({str(bar.lines[0].get_marker()) for bar in bars}) == 2
-    assert len({str(bar.lines[0].get_color()) for bar in bars}) == 2
-    heights = sorted(round(float(y), 6) for bar in bars for y in bar.lines[0].get_ydata())  # pyright: ignore
-    assert heights == [0.79, 0.89, 0.895, 0.945]
-
-
 def test_curves_have_panels_too(grid: list[Run]):
     found = compare(grid, "test_loss", "time", lines=["algo"], panels="nodes", best="lr")
     figure = comparison_figure(found)
@@ -174,24 +163,7 @@ def test_of_runs_that_diverged_there_is_neither_a_number_nor_a_limit(tmp_path: P
         assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sync (not reached at 8)"]
 
 
-def test_axes_panels_and_legends_have_units(tmp_path: Path):
-    for bandwidth in (1e8, 1e9, 1e10):
-        for latency in (1e-4, 1e-3):
-            write_record(
-                tmp_path / f"{bandwidth}-{latency}", **{"cluster.bandwidth": bandwidth, "cluster.latency_s": latency}
-            )
-    runs = find_runs([tmp_path])
-    figure = comparison_figure(found := compare(runs, "step_s", "bandwidth", panels="latency_s"))
-    assert [axes.get_xlabel() for axes in figure.axes] == ["bandwidth (Gbit/s)"] * 2
-    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.1", "1", "10"]
-    assert [axes.get_title("left") for axes in figure.axes] == ["(a) latency=100 µs", "(b) latency=1 ms"]
-    assert [row[2] for row in comparison_table(found).csv_rows[1:5]] == ["0.0001"] * 3 + ["0.001"]
-    lines = comparison_figure(compare(runs, "step_s", "latency_s"))
-    texts = {text.get_text() for text in lines.legends[0].get_texts()}
-    assert texts == {"bandwidth=100 Mbit/s", "bandwidth=1 Gbit/s", "bandwidth=10 Gbit/s"}
-
-
-@pytest.mark.parametrize(
+@each_row(
     ("options", "message"),
     [
         ({"x": "nods"}, "--x must be a key of the runs, got 'nods'; did you mean nodes"),
@@ -199,8 +171,6 @@ def test_axes_panels_and_legends_have_units(tmp_path: Path):
         ({"x": "nodes", "lines": ["algo"]}, "differ in optimizer.lr: name it in --lines, --panels or --best-over"),
         ({"x": "nodes", "best": "lr", "y": "discrepancy"}, "--best-over needs a loss, an accuracy, a time or a rate"),
         ({"x": "nodes", "base": "algo=sync"}, "--base needs a time or a rate as --y (step_s, samples_per_s, ...)"),
-        ({"x": "nodes", "base": "sync", "y": "step_s"}, "--base must be KEY=VALUE, separated by commas, got 'sync'"),
-        ({"x": "nodes", "base": "algo=synk", "y": "step_s"}, "--base algo must be of gossip, sync, got 'synk'"),
         ({"x": "nodes", "base": "algo=sync", "y": "step_s"}, "--base must name one configuration, got algo=sync: its"),
         ({"x": "time", "base": "algo=sync", "y": "step_s"}, "--base needs a key as --x, got time"),
     ],

@@ -14,6 +14,7 @@ from dsgd.report.interval import CONFIDENCE, Estimate, coverage
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 INF = math.inf
 
@@ -31,7 +32,7 @@ def stated(count: int) -> float:
     return min(enough, default=coverage(count))
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 6, 9, 15])
+@each_row("count", [2, 3, 5, 6, 9, 15])
 def test_the_interval_of_the_ratio_holds_the_true_one_as_often_as_it_says(count: int):
     """4,000 contests with a true ratio of 1.7: within 1.5 % (three standard errors) of the stated confidence."""
     times, reference = paired(count, ratio=1.7, noise=0.2, seed=count)
@@ -135,7 +136,7 @@ def test_the_ratio_is_taken_seed_by_seed():
     assert paired_ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0]) == Estimate(2.0, 2.0, 2.0, 3)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("scores", "reference", "wanted"),
     [
         ([INF, 3.0, 3.0], [1.0, 1.0, 2.0], Estimate(3.0, 1.5, INF, 3)),  # later than any time
@@ -180,9 +181,7 @@ def test_who_is_sooner_on_most_seeds_is_the_first_although_its_median_is_later()
 
 
 def test_without_a_target_the_final_loss_counts_and_who_diverged_loses():
-    found = contest(
-        [contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)],
-    )
+    found = contest([contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)])
     assert found.goal.level is None
     assert sorted(one.scores for one in found.standings) == [[0.3, 0.2], [INF, 0.1]]
     collapsed = contender("easgd", [0.1, 0.1], target=None, collapsed=True)

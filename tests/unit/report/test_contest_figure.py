@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise, product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +14,10 @@ from matplotlib.lines import Line2D
 
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_styles, contest_figure
-from dsgd.report.contest_files import write_contest
 from dsgd.report.sheet import WIDTHS
 from dsgd.report.style import curve_style, drawing
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 INF = math.inf
 NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
@@ -90,11 +88,10 @@ def test_who_misses_the_target_has_a_hollow_arrow_where_its_runs_ended():
         assert xs(arrow) == [place]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_ranking(width: str):
+def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_ranking():
     """No two bands share a panel: the others' medians are grey lines behind."""
     contenders = [contender(name, [30.0 - i, 32.0 - i]) for i, name in enumerate(NAMES)]
-    left, *small = panels(contenders, width)
+    left, *small = panels(contenders)
     titles = [(axes.get_title("left") or axes.get_title()).removeprefix("(b) ") for axes in small]
     assert titles == [label.get_text() for label in left.get_yticklabels()] == list(reversed(NAMES))
     for axes, name in zip(small, titles, strict=True):
@@ -110,14 +107,7 @@ def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_
     assert "dashed: the target, 0.9" in figure.get_supxlabel().replace("\n", " ")
 
 
-@pytest.mark.parametrize(("log", "scale"), [(None, "linear"), (["x"], "log"), ([], "linear")])
-def test_the_user_chooses_the_axis(log: list[str] | None, scale: str):
-    with drawing("wide", log):
-        left, right = contest_figure(contest([contender("sync", [20.0]), contender("gossip", [10.0])])).axes
-    assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
-
-
-@pytest.mark.parametrize(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
+@each_row(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
 def test_the_axes_of_time_are_logarithmic_from_a_factor_of_ten(slow: float, scale: str):
     left, right = panels([contender("sync", [slow] * 2), contender("gossip", [10.0] * 2)])
     assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
@@ -125,8 +115,7 @@ def test_the_axes_of_time_are_logarithmic_from_a_factor_of_ten(slow: float, scal
     assert low < 10 < slow < high
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("count", [1, 3, 6, 12])
+@each_row(("count", "width"), [(1, "double"), (3, "single"), (6, "wide"), (12, "single")])
 def test_any_number_of_contenders_fits_every_width(count: int, width: str):
     """Rows do not overlap, and a figure of print size has that width."""
     pairs = list(product(NAMES, (8, 16)))[:count]
@@ -144,24 +133,6 @@ def test_any_number_of_contenders_fits_every_width(count: int, width: str):
     assert min(box.x0 for box in boxes) >= 0
 
 
-@pytest.mark.parametrize(
-    "contenders",
-    [
-        [contender(name, [INF] * 3) for name in NAMES[:3]],
-        [contender(name, [5.0 + i]) for i, name in enumerate(NAMES[:3])],
-        [contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, INF], target=None)],
-        [contender("sync", [1e-3] * 2), contender("gossip", [1e5] * 2)],
-        [contender("sync", [-2.0, -3.0], target=None), contender("gossip", [-1.0, -2.0], target=None)],
-        [contender("sync", [0.0] * 2, target=None), contender("gossip", [0.0] * 2, target=None)],
-    ],
-    ids=["nobody", "one seed", "loss", "extreme", "negative loss", "at once"],
-)
-def test_unusual_contests_are_drawn(contenders: list[Contender]):
-    left, right = panels(contenders)
-    assert len(left.get_yticklabels()) == len(contenders)
-    assert len(right.lines) >= len(contenders)
-
-
 def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():
     contenders = [
         contender(f"{name}, {nodes} nodes", [10.0 * nodes], nodes=nodes) for name in NAMES for nodes in (8, 16)
@@ -174,25 +145,3 @@ def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():
         assert styles[f"{name}, 16 nodes"]["linestyle"] == curve_style(i, 1)["linestyle"]
     legend = contest_figure(few).legends[0]
     assert {text.get_text() for text in legend.get_texts()} == {*NAMES[:2], "8 nodes", "16 nodes", "target 0.9"}
-
-
-def test_options_of_one_algorithm_differ_in_line_and_marker():
-    def styles_of(contenders: list[Contender]) -> list[dict[str, Any]]:
-        return contender_styles(contest(contenders))
-
-    same_nodes = styles_of([contender(f"gossip, tau={tau}", [10.0 * tau]) for tau in (1, 4, 16)])
-    assert len({str(style["linestyle"]) for style in same_nodes}) == 3
-    mixed = styles_of([
-        contender(f"gossip, tau={tau}, {n} nodes", [10.0 * tau + n], nodes=n) for tau in (1, 4, 16) for n in (8, 16)
-    ])  # fmt: skip
-    assert len({(str(style["linestyle"]), style["marker"]) for style in mixed}) == 6
-    assert len({style["color"] for style in [*same_nodes, *mixed]}) == 1
-
-
-def test_redrawn_files_have_the_same_bytes(tmp_path: Path):
-    contenders = [contender("sync", [20.0, 30.0]), contender("gossip", [10.0, INF])]
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        write_contest(contenders, tmp_path / name, width="double", formats=("svg", "pdf"))
-    for path in (tmp_path / "one").iterdir():
-        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
-import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from dsgd.report.contest import Contest, contest
 from dsgd.report.contest_files import write_contest
@@ -89,21 +86,6 @@ def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
     table = contest_table(contest(contenders, prices))
     assert table.headings[:4] == ["contender", "cost", "times the first's", "time to target (s)"]
     assert "cost (nodes × hours × 2)" in (tmp_path / "contest.svg").read_text()
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 160])
-def test_columns_are_left_out_and_digits_never(found: Contest, width: int):
-    table = contest_table(found, prices=Prices(2.0))
-    console = Console(width=width, file=io.StringIO(), record=True)
-    table.print(console)
-    lines = console.export_text().splitlines()
-    assert max(map(len, lines)) <= width
-    for cells in table.cells:
-        line = next(line for line in lines if line.startswith(cells[0]))
-        shown = re.split(r"\s{2,}", line.strip())
-        assert shown == cells[: len(shown)]
-        assert len(shown) >= 2
-    assert ("tuning runs" in " ".join(lines).split("no room")[0]) == (width >= 160)
 
 
 def test_several_tuned_keys_are_named(found: Contest):

@@ -6,7 +6,6 @@ import math
 import re
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dsgd.report.contest import contest
 from dsgd.report.contest_verdict import contest_verdict, in_sentence, listed, times
 from dsgd.report.interval import Estimate
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 INF = math.inf
 GOAL = "a test accuracy of 0.9"
@@ -125,7 +125,7 @@ def test_node_counts_are_in_the_names_and_lists_stay_readable():
     assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c and 3 others"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("ratio", "text"),
     [
         (Estimate(1.72, 1.53, 2.04, 5), "1.7 (1.5–2.0) times"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, interval_note
+from tests.support.each_row import each_row
 
 
 def test_the_interval_leaves_out_as_many_values_as_the_sign_test_allows():
@@ -27,7 +27,7 @@ def test_the_confidence_is_told_for_the_seeds_there_are():
     assert interval_note([1, 1]) == interval_note([]) == ""
 
 
-@pytest.mark.parametrize("count", [3, 7, 15])
+@each_row("count", [3, 7, 15])
 def test_the_interval_holds_the_median_as_often_as_it_says(count: int):
     """10,000 samples of a skewed distribution (exponential, median log 2); standard error below 0.005."""
     draws = np.random.default_rng(0).exponential(size=(10_000, count))

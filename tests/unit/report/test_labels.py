@@ -5,26 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.record.reader import find_runs
-from dsgd.report.labels import label, run_labels, series, time_notes
-from dsgd.report.style import common
+from dsgd.report.labels import label, run_labels, series
+from tests.support.each_row import each_row
 from tests.support.records import write_record
 
 
 def imported(target: str) -> dict[str, Any]:
     """A configuration with model=import."""
     return {"model": {"_target_": "dsgd.models.library.ImportedModel", "name": "import", "target": target}}
-
-
-def test_what_was_imported_is_called_by_its_function_in_titles(tmp_path: Path):
-    data = {"data": {"name": "import", "target": "mine.photographs"}, "time_model": "ResNet-18"}
-    runs = find_runs([write_record(tmp_path / "a", **imported("mine.wide"), **data)])
-    assert common(runs) == "gossip, wide on photographs, 8 nodes, batch size 16 per node"
-    assert time_notes(runs) == ["time of ResNet-18; gradients of wide on photographs"]
 
 
 def test_labels_name_what_differs_and_nothing_else(tmp_path: Path):
@@ -41,20 +33,17 @@ def test_labels_name_what_differs_and_nothing_else(tmp_path: Path):
     assert run_labels(find_runs(folders[:1])) == ["gossip"]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "expected"),
     [
-        ({"nodes": 8}, {"nodes": 16}, ["nodes=8", "nodes=16"]),
         ({"optimizer.lr": 1e-5}, {"optimizer.lr": 0.1}, ["lr=1e-05", "lr=0.1"]),
         ({"target": 0.9}, {"target": None}, ["target=0.9", "target=none"]),
         ({"cluster.slow_nodes": {3: 2.0}}, {"cluster.slow_nodes": {}}, ["slow_nodes={3: 2}", "slow_nodes={}"]),
         ({"model.name": "mlp"}, {"model.name": "resnet8", "model.hidden": []}, ["model=mlp", "model=resnet8"]),
         ({"model.width": 1}, {"model.width": 2, "data.width": 3}, ["model.width=1", "model.width=2, data.width=3"]),
         ({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}, ["seed=1", "seed=2"]),
-        ({"time_model": "ResNet-18"}, {"nodes": 9}, ["nodes=8", "nodes=9"]),
         ({"clock": "wall"}, {"clock": "virtual"}, ["clock=wall", "clock=virtual"]),
         ({"model": {"_target_": "a.MLP"}}, {"model": {"_target_": "a.CNN"}}, ["model=MLP", "model=CNN"]),
-        (imported("mine.wide"), imported("mine.deep"), ["model=wide", "model=deep"]),
         (imported("mine.wide"), imported("yours.wide"), ["target=mine.wide", "target=yours.wide"]),
         (imported("mine.wide"), {"model.name": "import"}, ["model=wide", "model=import"]),
         ({"resume": "a"}, {"resume": "b", "hydra": {"job": 1}}, ["gossip", "gossip"]),

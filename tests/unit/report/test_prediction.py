@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
 from dsgd.report.figures import predicted_figure
-from dsgd.report.labels import run_labels, series
 from dsgd.report.prediction import Pair, pairs, pairs_table, step_s
 from dsgd.report.scaling import scalings
-from dsgd.report.style import NoData, drawing
+from dsgd.report.style import NoData
 from dsgd.report.summary_verdict import verdict
-from dsgd.report.table import by_time, caption
-from dsgd.report.time_to_target import time_to_target_s
+from tests.support.each_row import each_row
 from tests.support.records import reach, rewrite, write_record
 
 # The keys of the two differ, as those of the engines do.
@@ -54,7 +51,7 @@ def shape(pair: Pair) -> tuple[str, str, int | None]:
 # --- pairing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("nodes", "batch_size"), [(1, 16), (8, 16), (4, 7)])
+@each_row(("nodes", "batch_size"), [(1, 16), (8, 16), (4, 7)])
 def test_the_step_time_is_that_of_one_worker(nodes: int, batch_size: int, tmp_path: Path):
     """100 steps of each worker in 2 s are 20 ms, however many workers share the samples."""
     (run,) = find_runs([write_run(tmp_path / "a", "sync", 20.0, True, nodes=nodes, batch_size=batch_size)])
@@ -75,18 +72,9 @@ def test_the_ratio_is_that_of_medians_over_seeds_and_repetitions(tmp_path: Path)
     assert (len(pair.measured.steps_s), len(pair.predicted.steps_s)) == (3, 2)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "value"),
-    [
-        ("nodes", 4),
-        ("batch_size", 32),
-        ("algo.tau", 5),
-        ("model.hidden", [128]),
-        ("data.name", "shapes"),
-        ("optimizer.momentum", 0.0),
-        ("precision", "fp64"),
-        ("cluster.name", "wan"),
-    ],
+    [("nodes", 4), ("algo.tau", 5), ("model.hidden", [128]), ("optimizer.momentum", 0.0), ("cluster.name", "wan")],
 )
 def test_runs_that_differ_in_more_than_the_engine_are_no_pair(key: str, value: Any, tmp_path: Path):
     """... and the reason names the key."""
@@ -98,17 +86,7 @@ def test_runs_that_differ_in_more_than_the_engine_are_no_pair(key: str, value: A
         predicted_figure(runs)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("seed", 3),
-        ("cluster.bandwidth", 1e3),
-        ("engine", AUTO),
-        ("wandb.mode", "online"),
-        ("resume", "there"),
-        ("trace", True),
-    ],
-)
+@each_row(("key", "value"), [("seed", 3), ("cluster.bandwidth", 1e3), ("engine", AUTO), ("resume", "there")])
 def test_runs_are_a_pair_whatever_else_they_differ_in(key: str, value: Any, tmp_path: Path):
     """A real run carries the cluster's numbers without using them; `auto` is told by its clock."""
     write_run(tmp_path / "real", "gossip", 10.0, True, **{key: value})
@@ -131,17 +109,6 @@ def test_pairs_are_told_apart_by_cluster_nodes_and_what_differs(tmp_path: Path):
     ]
 
 
-def test_the_budget_names_a_pair_only_where_nothing_else_does(tmp_path: Path):
-    """Slow networks and algorithms get fewer steps; that is no news unless the same was run for two lengths."""
-    for i, cluster in enumerate(("lan", "wan")):
-        for j, algo in enumerate(("sync", "gossip")):
-            write_pair(tmp_path, algo, 10.0, 10.0, **{"cluster.name": cluster, "budget": {"steps": 20 * i + 10 * j}})
-    assert [pair.algorithm for pair in pairs(find_runs([tmp_path]))] == ["sync", "gossip"] * 2
-    write_pair(tmp_path, "sync", 10.0, 10.0, budget={"steps": 70})
-    found = [pair.algorithm for pair in pairs(find_runs([tmp_path]))]
-    assert (found[0], found[-1]) == ("sync, steps=0", "sync, steps=70")
-
-
 def test_different_numbers_under_one_cluster_name_are_predictions_of_their_own(tmp_path: Path):
     """Their median would be a prediction for a network that nobody described."""
     write_run(tmp_path / "real", "sync", 10.0, True)
@@ -151,7 +118,7 @@ def test_different_numbers_under_one_cluster_name_are_predictions_of_their_own(t
     assert found == {"lan, bandwidth=100 Mbit/s": pytest.approx(1.0), "lan, bandwidth=1 Gbit/s": pytest.approx(1.5)}
 
 
-@pytest.mark.parametrize("status", ["failed", "diverged", "interrupted", "running"])
+@each_row("status", ["failed", "diverged", "interrupted", "running"])
 def test_a_run_that_did_not_complete_is_no_measurement(status: str, tmp_path: Path):
     write_run(tmp_path / "real", "sync", 10.0, True, status=status)
     write_run(tmp_path / "simulated", "sync", 10.0, False)
@@ -186,58 +153,7 @@ def test_the_table_holds_milliseconds_ratio_and_idle_shares(tmp_path: Path):
     assert console.export_text().splitlines()[1].split() == lines[2].replace("|", " ").split()
 
 
-def test_the_figure_has_a_panel_per_cluster_and_a_ratio_per_pair(tmp_path: Path):
-    for cluster, ratio in (("lan", 1.05), ("wan", 0.5)):
-        for algo in ("sync", "gossip"):
-            write_pair(tmp_path, algo, 10.0, 10.0 * ratio, **{"cluster.name": cluster})
-    with drawing():
-        figure = predicted_figure(find_runs([tmp_path]))
-        figure.canvas.draw()
-    assert [axes.get_title("left") for axes in figure.axes] == ["(a) lan", "(b) wan"]
-    for axes, ratio in zip(figure.axes, ("1.05", "0.50"), strict=True):
-        assert [text.get_text().strip() for text in axes.texts] == [ratio, ratio]
-        assert [text.get_text() for text in axes.get_yticklabels()] == ["sync", "gossip"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["measured", "predicted", "measured ± 10%"]
-
-
-def test_the_command_writes_and_prints_predictions_only_where_there_are_any(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    write_pair(tmp_path / "runs", "sync", 10.0, 9.0)
-    assert main([str(tmp_path / "runs"), "--out", str(tmp_path / "both"), "--only", "predicted"]) == 0
-    kinds = ("csv", "md", "setting.json", "tex")
-    names = {"predicted.png"} | {f"{stem}.{kind}" for stem in ("predicted", "summary") for kind in kinds}
-    assert {path.name for path in (tmp_path / "both").iterdir()} == names
-    text = capsys.readouterr().out
-    assert "predicted/measured" in text
-    assert "- time of a step, predicted over measured: 0.90 (sync, 8 nodes, lan)" in text.splitlines()
-    one = str(tmp_path / "runs" / "0" / "simulated")
-    assert main([one, "--out", str(tmp_path / "one"), "--only", "predicted"]) == 0
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {f"summary.{kind}" for kind in kinds}
-    text = capsys.readouterr().out
-    assert "predicted/measured" not in text
-    assert "not drawn: predicted (no completed run of engine=dist)" in text
-
-
 # --- two clocks ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("real", "simulated", "expected"),
-    [
-        (DIST, SIM, ["sync, engine=dist", "gossip, engine=dist", "sync, engine=sim", "gossip, engine=sim"]),
-        (AUTO, AUTO, ["sync, clock=wall", "gossip, clock=wall", "sync, clock=virtual", "gossip, clock=virtual"]),
-    ],
-)
-def test_labels_tell_the_engines_apart(
-    real: dict[str, Any], simulated: dict[str, Any], expected: list[str], tmp_path: Path
-):
-    """By name, and by the clock where both were chosen automatically."""
-    folders = [write_run(tmp_path / f"r{algo}", algo, 10.0, True, engine=real) for algo in ("sync", "gossip")]
-    folders += [write_run(tmp_path / f"s{algo}", algo, 10.0, False, engine=simulated) for algo in ("sync", "gossip")]
-    runs = find_runs(folders)
-    assert run_labels(runs) == expected
-    assert [len(one.runs) for one in series(runs)] == [1, 1, 1, 1]
 
 
 def test_wall_and_virtual_time_are_no_one_curve_over_node_counts(tmp_path: Path):
@@ -250,16 +166,6 @@ def test_wall_and_virtual_time_are_no_one_curve_over_node_counts(tmp_path: Path)
         ("engine=sim", [1]),
         ("engine=dist", [4]),
     ]
-
-
-def test_the_summary_table_keeps_the_clocks_apart(tmp_path: Path):
-    """Sorted by time within each; the caption says which engine has which."""
-    for i, (real, seconds) in enumerate([(True, 2.0), (False, 3.0), (True, 4.0), (False, 1.0)]):
-        algo = "sync" if seconds > 2 else "gossip"
-        reach(write_run(tmp_path / f"{i}", algo, 10.0, real), seconds)
-    runs = find_runs([tmp_path])
-    assert [time_to_target_s(run) for one in by_time(runs) for run in one.runs] == [1.0, 3.0, 2.0, 4.0]
-    assert caption(runs).startswith("times: virtual (sim) or wall (dist) time; ")
 
 
 def test_the_verdict_compares_times_of_one_clock(tmp_path: Path):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dsgd.report.quantities import assigned, quantity
+from tests.support.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("key", "values", "label", "texts"),
     [
         ("cluster.bandwidth", ["1e+08", "1e+09", "1e+10"], "bandwidth (Gbit/s)", ["0.1", "1", "10"]),
@@ -15,13 +14,9 @@ from dsgd.report.quantities import assigned, quantity
         ("cluster.latency_s", ["0", "0.001", "0.01"], "latency (ms)", ["0", "1", "10"]),
         ("cluster.gradient_s", ["0.5", "2"], "time of a gradient (s)", ["0.5", "2"]),
         ("cluster.message_bytes", ["46800000"], "message size (MB)", ["46.8"]),
-        ("budget.time_s", ["4"], "time (s)", ["4"]),
         ("batch_size", ["16", "32"], "batch size per node (samples)", ["16", "32"]),
-        ("nodes", ["8", "16"], "nodes", ["8", "16"]),
         ("algo.name", ["sync"], "algorithm", ["sync"]),
-        ("optimizer.lr", ["0.1"], "learning rate", ["0.1"]),
         ("algo.tau", ["1e-05"], "algo.tau", ["1e-05"]),
-        ("cluster.failures.every_s", ["250", "2500"], "mean time between failures of a node (s)", ["250", "2500"]),
         ("cluster.slow_nodes.15", ["1.5"], "gradient time of node 15, times the others'", ["1.5"]),
     ],
 )
@@ -31,7 +26,7 @@ def test_an_axis_names_a_key_in_words_with_its_unit(key: str, values: list[str],
     assert [unit.text(value) for value in values] == texts
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("short", "key", "value", "text"),
     [
         ("bandwidth", "cluster.bandwidth", "1e+07", "bandwidth=10 Mbit/s"),

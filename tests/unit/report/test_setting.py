@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from dsgd.record.reader import Run, find_runs
@@ -17,7 +15,7 @@ from dsgd.report.comparison import compare, comparison_table
 from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.contest import contest
 from dsgd.report.contest_figure import contest_figure
-from dsgd.report.contest_files import page_figures, write_contest
+from dsgd.report.contest_files import write_contest
 from dsgd.report.figures import draw
 from dsgd.report.page import page_text
 from dsgd.report.quantities import bandwidth, duration, share, size
@@ -26,6 +24,7 @@ from dsgd.report.style import drawing
 from dsgd.report.table import summary_table
 from tests.support.choices import choice
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 from tests.support.records import write_record
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -73,12 +72,6 @@ def test_a_gradient_time_that_was_measured_is_said_to_be(tmp_path: Path):
     assert "gradient of" not in setting_text([run])
     run.summary["gradient_s"] = 0.0059  # type: ignore[index]
     assert "gradient of 5.9 ms (measured)" in setting_text([run])
-
-
-def test_real_runs_have_no_network_of_the_simulator(tmp_path: Path):
-    (run,) = find_runs([write_record(tmp_path / "a", "sync", clock="wall")])
-    assert "real processes" in setting_text([run])
-    assert "bit/s" not in setting_text([run])
 
 
 def test_every_table_figure_verdict_and_page_has_it(tmp_path: Path):
@@ -132,26 +125,6 @@ def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
     assert tuned in figure.legends[0].get_title().get_text()
 
 
-def test_small_panels_and_the_figures_of_a_page_have_it():
-    names = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
-    contenders = [replace(contender(name, [20.0] * 5), spent=1) for name in names]
-    with drawing():
-        text = " ".join(contest_figure(contest(contenders)).get_supxlabel().split())
-    assert "setting: resnet8 on shapes; lr 0.1; batch 16 per node; 8 nodes; target: test accuracy 0.9" in text
-    assert "optimizer.lr, in 1 run each" in text
-    for count in (2, 6):
-        assert "setting: resnet8 on shapes" in page_figures(contenders[:count])[0]
-
-
-def test_an_imported_model_is_called_by_its_label_or_by_function_and_arguments(tmp_path: Path):
-    model = {"name": "import", "target": "nets.small.ConvNet", "arguments": {"width": 8}, "label": None}
-    (run,) = find_runs([write_record(tmp_path / "a", "sync", model=model)])
-    assert run.chosen("model") == "ConvNet(width=8)"
-    assert setting_text([run]).startswith("setting: ConvNet(width=8) on digits; ")
-    (run,) = find_runs([write_record(tmp_path / "b", "sync", model={**model, "label": "our ConvNet"})])
-    assert run.chosen("model") == "our ConvNet"
-
-
 def test_what_is_usual_is_what_the_configuration_files_say():
     """So that a caption is silent of nothing but defaults."""
     files = {"data": "import", "optimizer": "sgd", "schedule": "cosine", "cluster": "gigabit"}
@@ -167,7 +140,7 @@ def test_what_is_usual_is_what_the_configuration_files_say():
             assert (texts[group][name] if name else whole[group]) == value, key
 
 
-@pytest.mark.parametrize("path", sorted((CONF / "data").glob("*.yaml")), ids=lambda path: path.stem)
+@each_row("path", sorted((CONF / "data").glob("*.yaml")))
 def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Path):
     """And what differs from the file is said."""
     given = {"root": "/data", "target": "mine.load", "classes": 10} if path.stem in ("folder", "import") else {}
@@ -192,7 +165,7 @@ def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
     assert whole_setting([]) == {"setting": "", "shared": {}, "runs": []}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "wanted"),
     [
         (bandwidth(1e9), "1 Gbit/s"), (bandwidth(2.5e10), "25 Gbit/s"), (bandwidth(math.inf), "unlimited bandwidth"),

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import field_value, mark_value
@@ -94,19 +93,6 @@ def test_the_caption_says_whose_test_numbers_are_a_validation_set_s(tmp_path: Pa
     assert ["some runs: " + note in text for text in captions] == [False, True, False]
 
 
-def test_top_5_has_a_column_where_a_run_has_it(tmp_path: Path):
-    """Data of no more than five classes have none."""
-    folder = write_record(tmp_path / "runs" / "a", "sync")
-    write_record(tmp_path / "runs" / "b", "gossip")
-    for top5, heading in ((None, False), (0.98765, True)):
-        rewrite(folder, {}, {"test_top5": top5})
-        summary_table(find_runs([tmp_path / "runs"])).write(tmp_path / "summary")
-        lines = (tmp_path / "summary.md").read_text().splitlines()
-        assert (" | samples | test top-5 |" in lines[0]) == heading
-        assert (" | 0.9877 | " in "".join(lines)) == heading
-        assert len({line.count("|") for line in lines[:4]}) == 1
-
-
 def test_perplexity_has_a_column_where_the_data_are_text(tmp_path: Path):
     """exp(test loss); the loss of other data is not per token."""
     for data, heading in (("digits", False), ("text", True)):
@@ -137,25 +123,6 @@ def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):
     assert lines[0] == lines[0] | wanted | {"idle_fraction_mean": "0", "idle_fraction_max": "0.05"}
     assert lines[1]["time_to_target_s"] == "12345.6"
     assert lines[2] == lines[2] | {"status": "diverged", "test_loss": "", "time_to_target_s": "inf"}
-
-
-def test_the_terminal_shows_the_same_rows_and_marks_what_goes_on(tmp_path: Path):
-    """Labels with square brackets are text and no markup; a run without summary has not reached its target yet."""
-    write_record(tmp_path / "a", status="running", marks=2, **{"model.hidden": [64, 32]})
-    write_record(tmp_path / "b", **{"model.hidden": ["bold"]})
-    console = Console(width=200, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    summary_table(find_runs([tmp_path])).print(console)
-    text = console.export_text().splitlines()
-    console.file.close()
-    bold, running = (line for line in text if line.startswith("hidden="))
-    assert bold.startswith("hidden=[bold]")
-    assert running.split()[:5] == ["hidden=[64,", "32]", "not", "yet", "running"]
-
-
-def test_rows_without_time_come_last(tmp_path: Path):
-    write_record(tmp_path / "b", "sync", target=None)
-    write_record(tmp_path / "a", "gossip", target=None, status="running", marks=0)
-    assert [one.label for one in by_time(find_runs([tmp_path]))] == ["sync", "gossip"]
 
 
 def test_the_verdict_names_the_first_and_the_most_idle(tmp_path: Path):

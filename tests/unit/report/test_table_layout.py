@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 import re
@@ -15,6 +14,7 @@ from dsgd.record.reader import find_runs
 from dsgd.report.interval import Estimate
 from dsgd.report.table import summary_table
 from dsgd.report.table_layout import Cell, ReportTable, shown
+from tests.support.each_row import each_row
 from tests.support.records import ALGORITHMS, reach, write_record
 
 WIDTHS = (60, 80, 100, 160)
@@ -39,7 +39,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> ReportTable:
     return summary_table(find_runs([top]))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@each_row("width", WIDTHS)
 def test_columns_are_left_out_and_digits_never(compared: ReportTable, width: int):
     """Run and time to target come first; every number that is shown is whole, and what has no room is named."""
     lines = printed(compared, width)
@@ -105,7 +105,7 @@ def test_what_latex_would_interpret_is_escaped(tmp_path: Path):
     assert wanted in (tmp_path / "t.tex").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "text"),
     [(0.0, "0"), (0.9, "0.9000"), (123.456, "123.5"), (999.95, "1000."), (1234.4, "1234"), (123456.7, "123457"),
      (2.5e-6, "2.500e-06"), (3.21e12, "3.210e+12"), (28021, "28021"), (math.nan, "-"), ("never", "never"),
@@ -114,15 +114,3 @@ def test_what_latex_would_interpret_is_escaped(tmp_path: Path):
 )  # fmt: skip
 def test_numbers_are_shown_with_four_significant_digits(value: Cell, text: str):
     assert shown(value) == text
-
-
-def test_the_csv_has_a_line_per_run_and_every_differing_key(tmp_path: Path):
-    for seed in (0, 1):
-        for rate in (0.1, 0.2):
-            write_record(tmp_path / "runs" / f"{seed}{rate}", "sync", seed=seed, **{"optimizer.lr": rate})
-    summary_table(find_runs([tmp_path / "runs"])).write(tmp_path / "summary")
-    with (tmp_path / "summary.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    found = {(line["run"], line["optimizer.lr"], line["seed"]) for line in lines}
-    assert found == {(f"lr={rate}", str(rate), str(seed)) for seed in (0, 1) for rate in (0.1, 0.2)}
-    assert not {"optimizer.momentum", "nodes", "batch_size"} & lines[0].keys()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s
+from tests.support.each_row import each_row
 from tests.support.records import write_record
 
 
@@ -45,7 +46,7 @@ def test_a_loss_falls_to_its_target_as_an_accuracy_rises_to_it(level: float, val
     assert bool(found) == any(value >= level for value in values)
 
 
-@pytest.mark.parametrize("marks", [10, 40, 160])
+@each_row("marks", [10, 40, 160])
 def test_the_error_on_a_curve_falls_with_the_square_of_the_resolution(marks: int):
     """1 - exp(-t) reaches 0.8 at log 5; a chord of width h is off by at most h^2 / 8 max|f''| / min|f'| there."""
     times = [8 * i / marks for i in range(marks + 1)]
@@ -79,7 +80,7 @@ def test_a_late_dip_costs_the_stable_crossing_nearly_the_whole_run_and_the_smoot
     assert time_to_target_s(earlier) == pytest.approx(39 + 1 / 3), "a record without the key is read by the old rule"
 
 
-@pytest.mark.parametrize("height", [0.91, 1.0])
+@each_row("height", [0.91, 1.0])
 def test_one_touch_alone_is_no_smoothed_crossing_however_high(tmp_path: Path, height: float):
     """Neither amidst the curve, nor at its start or end; two neighbours are one."""
     for place in (0, 2, 4):

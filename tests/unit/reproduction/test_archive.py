@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 
 from studies.reproduction import archive
 from studies.reproduction.logged import Elsewhere, Logged
 from tests.support import logged
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 WORDS = ("algo=sync,gossip", "nodes=8")
 MARKS = [{"wall_s": 0.1, "time_s": 0.0, "test_loss": 2.3}, {"wall_s": 0.2, "time_s": 1 / 3, "test_loss": None}]
@@ -85,16 +85,10 @@ def test_the_same_runs_make_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
 
 
-def test_what_was_read_is_written_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl.gz"
-    written(path, contest())
-    before = path.read_bytes()
-    archive.write(path, archive.read(path))
-    assert path.read_bytes() == before
-
-
 def test_pandas_reads_it_in_one_line(tmp_path: Path) -> None:
     written(tmp_path / "x.jsonl.gz", grid())
+    import pandas
+
     frame: Any = pandas.read_json(tmp_path / "x.jsonl.gz", lines=True)
     assert list(frame["algo"]) == ["sync", "gossip"]
     assert frame["marks"][0]["time_s"] == pytest.approx([0.0, 1 / 3])
@@ -119,7 +113,7 @@ def damaged(content: bytes) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", damaged(b""))
+@each_row("kind", damaged(b""))
 def test_anything_else_is_refused_in_one_line_that_names_the_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.jsonl.gz"
     written(path, grid())
@@ -127,12 +121,6 @@ def test_anything_else_is_refused_in_one_line_that_names_the_file(tmp_path: Path
     with pytest.raises(ValueError, match=r"x\.jsonl\.gz.* must be ") as refused:
         archive.read(path)
     assert "\n" not in str(refused.value)
-
-
-def test_the_fields_of_a_line_are_none_of_a_summary() -> None:
-    """They stand side by side, so that pandas has a column for each."""
-    summary = {key for run in (*grid().runs, *contest().runs) for key in run.summary or {}}
-    assert summary.isdisjoint(archive.OWN)
 
 
 def test_contenders_under_other_conditions_come_back_with_the_times_of_their_marks(tmp_path: Path) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from dsgd.report.style import drawing
-from studies.reproduction.chart_panels import CENSORED, FORMULA, ChartLine, ChartPanel, chart
+from studies.reproduction.chart_panels import CENSORED, ChartLine, ChartPanel, chart
 from studies.reproduction.verdict import exactly
+from tests.support.each_row import each_row
 
 
-@pytest.mark.parametrize("places", [(0.333, 0.667, 1.25, 1.67, 2.0, 2.5, 5.0, 10.0), (8.0, 16.0, 32.0, 64.0, 100.0)])
+@each_row("places", [(0.333, 0.667, 1.25, 1.67, 2.0, 2.5, 5.0, 10.0), (8.0, 16.0, 32.0, 64.0, 100.0)])
 def test_names_on_a_logarithmic_axis_do_not_overlap(places: tuple[float, ...]) -> None:
     line = ChartLine("all", "sync", [(x, exactly(x)) for x in places])
     with drawing("double"):
@@ -38,20 +38,6 @@ def test_a_logarithmic_axis_invents_no_start() -> None:
     line = ChartLine("sync", "sync", [(x, exactly(5.0 - x)) for x in (0.0, 1.0, 2.0)], markers=False)
     for log_x, places in ((True, [1.0, 2.0]), (False, [0.0, 1.0, 2.0])):
         assert np.array_equal(drawn([line], log_x).axes[0].lines[0].get_xdata(), places)
-
-
-def test_a_formula_is_above_the_data_that_follow_it() -> None:
-    points = [(x, exactly(x)) for x in (1.0, 2.0)]
-    measured, formula = drawn([ChartLine("a", "sync", points), ChartLine("b", FORMULA, points)]).axes[0].lines
-    assert formula.get_zorder() > measured.get_zorder()
-
-
-def test_lines_of_one_algorithm_alone_differ_in_colour() -> None:
-    """Beside other algorithms all lines of one have its colour, as in every figure."""
-    ways = [ChartLine(f"way {i}", "sync", [(1.0, exactly(i)), (2.0, exactly(i))], i) for i in range(4)]
-    assert len({str(line.get_color()) for line in drawn(ways).axes[0].lines}) == 4
-    others = [*ways, ChartLine("gossip", "gossip", ways[0].points)]
-    assert len({str(line.get_color()) for line in drawn(others).axes[0].lines}) == 2
 
 
 def test_a_censored_value_has_a_mark_of_its_own_in_the_legend() -> None:

@@ -9,6 +9,7 @@ import pytest
 from dsgd.report.interval import Estimate
 from studies.reproduction.criterion import Criterion, read_statements
 from studies.reproduction.verdict import Check, Verdict, at_least, at_most, close, within
+from tests.support.each_row import each_row
 
 SEEDS = Estimate(1.15, 1.12, 1.2, 5)
 ENTRY = """
@@ -21,7 +22,7 @@ X1:
 """
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "check"),
     [
         ("at_least 1.10", at_least("x", SEEDS, 1.1)),
@@ -39,7 +40,7 @@ def test_a_tolerance_is_a_share_or_a_difference() -> None:
     assert Criterion.parse("within 0.1").check("x", 10.2, 10) == close("x", 10.2, 10, absolute=0.1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text", ["at_least", "at_least x", "nearly 1", "from 1", "above 1 of 2", "at_least 1.1 to 2", "within 1 % of"]
 )
 def test_another_line_is_refused(text: str) -> None:

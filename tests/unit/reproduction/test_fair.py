@@ -14,6 +14,7 @@ from dsgd.report.contest import Contender
 from studies.reproduction.fair import Null, accuracy_gain, drop_difference, loss_growth, loss_ratio, time_ratio
 from studies.reproduction.protocol import confidence_of_each, fold_error, gain_error, sampling_error
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 SEEDS = 10
 TEST = 10_000  # samples
@@ -43,7 +44,7 @@ def test_a_null_test_without_spread_leaves_the_interval_of_the_seeds() -> None:
     assert (value.low, value.median, value.high) == pytest.approx((2, 2, 2), rel=1e-3)
 
 
-@pytest.mark.parametrize("other", [12.0, 8.0])
+@each_row("other", [12.0, 8.0])
 def test_an_interval_is_longer_by_the_spread_of_the_null_test_at_both_ends(other: float) -> None:
     slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
     null = Null(by_time("sync", [10.0] * SEEDS), by_time("sync", [other] * SEEDS))

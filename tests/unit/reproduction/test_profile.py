@@ -58,26 +58,6 @@ def test_contenders_that_need_other_budgets_or_no_gradients_again_share_a_settin
     assert settings_of(contest(short, long)) == [{"sync": 2.0, "easgd": 3.0}]
 
 
-def test_a_run_that_stops_at_the_crossing_of_its_own_rule_has_its_time() -> None:
-    """By the stable rule these runs have no crossing: they fall below the target at the end."""
-
-    def stopped(algo: str, seconds: float) -> Contender:
-        made = one(algo, 8, seconds)
-        own = {"target": {"accuracy": 0.9, "crossing": "first"}}
-        runs = []
-        for run in made.runs:
-            *before, last = [mark for mark in run.metrics if mark["time_s"] < seconds]
-            at = last | {"time_s": seconds, "test_accuracy": 0.95}
-            behind = last | {"time_s": seconds + 1, "test_accuracy": 0.8}
-            runs.append(replace(run, config=run.config | own, metrics=[*before, last, at, behind]))
-        return replace(made, runs=runs)
-
-    logged = contest(stopped("sync", 8.0), stopped("gossip", 4.0))
-    (by_own,) = settings_of(logged, None)
-    assert all(map(math.isfinite, by_own.values()))
-    assert settings_of(logged) == [{"sync": math.inf, "gossip": math.inf}]
-
-
 def test_the_figure_has_a_line_for_who_competed_often_enough() -> None:
     settings = [{"sync": 1.0, "gossip": 1.0 + i} for i in range(FEWEST)] + [{"sync": 1.0, "easgd": 2.0}]
     figure = profile_figure(profiles(settings))

@@ -22,6 +22,7 @@ from studies.reproduction.protocol import (
     widened_ratio,
 )
 from studies.reproduction.verdict import Verdict
+from tests.support.each_row import each_row
 
 NO_LOSS = Criterion.parse("at_most 1.02")
 NULL = Estimate(1.042, 1.03, 1.05, 10)  # sync and localsgd with tau = 1, each tuned
@@ -79,7 +80,7 @@ def test_the_error_of_parts_is_student_s_interval_of_their_means_over_seeds() ->
     assert error == pytest.approx(1.984217 / math.sqrt(99), rel=1e-5)
 
 
-@pytest.mark.parametrize(("probability", "degrees", "quantile"), [(0.975, 19, 2.093024), (0.995, 99, 2.626405)])
+@each_row(("probability", "degrees", "quantile"), [(0.975, 19, 2.093024), (0.995, 99, 2.626405)])
 def test_quantiles_of_student_s_t_are_those_of_the_tables(probability: float, degrees: int, quantile: float) -> None:
     assert student_quantile(probability, degrees) == pytest.approx(quantile, rel=1e-3)
 
@@ -101,7 +102,7 @@ def test_models_that_fail_on_the_same_samples_have_the_error_of_where_they_diffe
     assert typical["alike"] < typical["apart"] / 3
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("measured", "verdict"),
     [
         (Estimate(1.0, 0.995, 1.005, 10), Verdict.INCONCLUSIVE),  # 2 % are less than what tuning alone does

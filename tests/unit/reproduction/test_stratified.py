@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from studies.reproduction.stratified import ratio_over_tasks
+from tests.support.each_row import each_row
 
 
 def test_every_task_counts_the_same() -> None:
@@ -41,7 +42,7 @@ def test_a_target_that_is_not_reached_is_an_infinite_ratio() -> None:
     assert ratio_over_tasks([[math.inf] * 5, [1.0] * 5]).median == math.inf
 
 
-@pytest.mark.parametrize("tasks", [[], [[1.0], []], [[1.0, 0.0]], [[math.nan]]])
+@each_row("tasks", [[], [[1.0], []], [[1.0, 0.0]], [[math.nan]]])
 def test_tasks_without_ratios_are_a_mistake(tasks: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="must be"):
         ratio_over_tasks(tasks)

@@ -29,6 +29,7 @@ from studies.reproduction.verdict import (
     over_tasks,
     within,
 )
+from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
 REGION = Verdict.REGION
@@ -38,7 +39,7 @@ def seeds(median: float, low: float, high: float) -> Estimate:
     return Estimate(median, low, high, 5)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "verdict"),
     [
         (seeds(1.2, 1.10, 1.3), PASS),
@@ -69,7 +70,7 @@ def test_upper_bounds_mirror_lower_ones(median: float, down: float, up: float, t
         assert upper("x", value, threshold).verdict is lower("x", mirrored, -threshold).verdict
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("value", "verdict"),
     [
         (seeds(1.0, 0.9, 1.1), PASS),
@@ -93,7 +94,7 @@ def check(verdict: Verdict) -> Check:
     return Check("x", exactly(1.0), "", verdict)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("verdicts", "need", "verdict"),
     [
         ([PASS, PASS], None, PASS),
@@ -128,7 +129,7 @@ def test_anything_else_is_put_in_words() -> None:
     assert (found.verdict, found.threshold) == (FAIL, "between the others")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "verdict"),
     [
         (PASS, PASS, PASS),
@@ -160,12 +161,12 @@ def test_a_ratio_is_summarised_over_the_tasks_that_have_runs() -> None:
     assert over_tasks(findings).joint == {"loss": Estimate(1.0, 1.0, 1.0, 6)}
 
 
-@pytest.mark.parametrize("other", [of_ratios([1.0, math.inf, math.nan]), Finding(Verdict.NOT_RUN)])
+@each_row("other", [of_ratios([1.0, math.inf, math.nan]), Finding(Verdict.NOT_RUN)])
 def test_a_ratio_that_is_unknown_or_of_one_task_is_not(other: Finding) -> None:
     assert not over_tasks({"a": of_ratios([2.0, 2.0, 2.0]), "b": other}).joint
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("first", "second", "verdict"),
     [
         ((PASS, PASS), (PASS, FAIL), REGION),
@@ -183,15 +184,9 @@ def test_a_region_is_what_all_tasks_have_in_common(
     assert joint.reason.splitlines()[-1].startswith("Together: ")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("verdicts", "verdict"),
-    [
-        ([PASS, PASS], PASS),
-        ([PASS, FAIL], REGION),
-        ([PASS, OPEN], REGION),
-        ([OPEN, FAIL], OPEN),
-        ([FAIL, FAIL], FAIL),
-    ],
+    [([PASS, PASS], PASS), ([PASS, FAIL], REGION), ([PASS, OPEN], REGION), ([OPEN, FAIL], OPEN), ([FAIL, FAIL], FAIL)],
 )
 def test_a_claim_holds_in_the_region_of_the_conditions_under_which_it_passes(
     verdicts: list[Verdict], verdict: Verdict

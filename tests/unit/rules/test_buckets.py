@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.engines.rules.buckets import LEAST_BYTES, MOST_BYTES, bucket_bytes, bucket_count
+from tests.support.each_row import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("n_bytes", "count"),
     [
         (40, 1),

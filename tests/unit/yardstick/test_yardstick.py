@@ -9,17 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compose import composed
 from studies.cli.reproduce import main
 from studies.cli.yardstick import timed
 from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
 from studies.reproduction.yardstick_page import PREDICTED, read
 from studies.yardstick import tables
+from tests.support.each_row import each_row
+from tests.support.simulate import values_of
 
 COMMITTED = Path(__file__).parents[3] / "results" / "yardstick"
 MOST_FITTED = 6
 TABLES = tables()
-each_table = pytest.mark.parametrize("table", TABLES, ids=[one.key for one in TABLES])
+each_table = each_row("table", TABLES)
 
 
 def committed() -> dict[str, list[float]]:
@@ -35,14 +36,7 @@ def test_predictions_are_those_of_the_model_as_it_is(table: MeasuredTable) -> No
     for row, value in ((table.rows[0], values[0]), (table.rows[-1], values[-1])):
         program, *words = shlex.split(row.command)
         assert program == "dsgd-run"
-        assert row.predicted(timed(composed(words))) == pytest.approx(value, rel=1e-9)
-
-
-@pytest.mark.long
-@each_table
-def test_every_prediction_is_that_of_the_model_as_it_is(table: MeasuredTable) -> None:
-    for row, value in zip(table.rows, committed()[table.key], strict=True):
-        assert row.predicted(timed(composed(shlex.split(row.command)[1:]))) == pytest.approx(value, rel=1e-9)
+        assert row.predicted(timed(values_of(*words))) == pytest.approx(value, rel=1e-9)
 
 
 def test_the_median_row_is_within_five_percent_and_every_large_error_has_its_reason() -> None:
@@ -71,7 +65,7 @@ def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert score in " ".join((COMMITTED.parents[1] / "README.md").read_text().split())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("line", "rule"),
     [
         ("yardstick --redraw", "--redraw needs the runs of these tables in"),

@@ -25,12 +25,8 @@ from dsgd.data.images.augment import (
     train_pixels,
 )
 from dsgd.data.images.decode import open_image
-from dsgd.models.torchvision_operators import declare_missing_operators
-from tests.support.image_files import DECODERS, jpeg, photograph
-
-declare_missing_operators()
-from torchvision import transforms  # noqa: E402
-from torchvision.transforms import functional as reference  # noqa: E402
+from tests.support.each_row import each_row
+from tests.support.image_files import DECODERS, jpeg, photograph, torchvision
 
 SIZES = [(375, 500), (500, 375), (224, 224), (256, 300), (97, 61), (40, 400)]  # none is decoded at less than full size
 
@@ -51,16 +47,21 @@ def assert_same(pixels: np.ndarray, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@each_row("size", SIZES)
 def test_evaluation_is_torchvisions_resize_and_centre_crop(decoder: str, size: tuple[int, int]) -> None:
     content = jpeg(photograph(*size))
     found = np.empty((3, SIDE, SIDE), np.uint8)
     evaluation_pixels(open_image(content, decoder), found)
-    assert_same(found, transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(pillow(content)))
+    assert_same(
+        found,
+        torchvision().transforms.Compose(
+            [torchvision().transforms.Resize(256), torchvision().transforms.CenterCrop(224)]
+        )(pillow(content)),
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+@each_row("size", SIZES)
 def test_training_is_torchvisions_resized_crop_and_flip(decoder: str, size: tuple[int, int]) -> None:
     content = jpeg(photograph(*size))
     found = np.empty((3, SIDE, SIDE), np.uint8)
@@ -68,9 +69,9 @@ def test_training_is_torchvisions_resized_crop_and_flip(decoder: str, size: tupl
     for seed in range(6):
         draws = draws_of(seed)
         train_pixels(open_image(content, decoder), draws, found)
-        expected = reference.resized_crop(pillow(content), *crop(*size, draws), [SIDE, SIDE])
+        expected = torchvision().transforms.functional.resized_crop(pillow(content), *crop(*size, draws), [SIDE, SIDE])
         if draws[-1] < 0.5:
-            expected, flips = reference.hflip(expected), flips + 1
+            expected, flips = torchvision().transforms.functional.hflip(expected), flips + 1
         assert_same(found, expected)
     assert 0 < flips < 6
 
@@ -82,7 +83,9 @@ def test_crops_are_distributed_as_torchvisions() -> None:
     ours = np.array([crop(height, width, draws) for draws in np.random.default_rng(0).random((count, DRAWS)).tolist()])
     torch.manual_seed(0)
     blank: Any = Image.new("L", (width, height))
-    theirs = np.array([transforms.RandomResizedCrop.get_params(blank, list(AREA), list(RATIO)) for _ in range(count)])
+    theirs = np.array(
+        [torchvision().transforms.RandomResizedCrop.get_params(blank, list(AREA), list(RATIO)) for _ in range(count)]
+    )
 
     def features(boxes: np.ndarray) -> tuple[np.ndarray, ...]:
         top, left, h, w = boxes.T
@@ -95,28 +98,30 @@ def test_crops_are_distributed_as_torchvisions() -> None:
         assert abs(first - second).max() < 1.95 * math.sqrt(2 / count)
 
 
-@pytest.mark.parametrize("size", [(10, 500), (500, 10)])
+@each_row("size", [(10, 500), (500, 10)])
 def test_where_no_crop_fits_it_is_torchvisions_central_one(size: tuple[int, int]) -> None:
     draws = [1.0 - 1e-9, 0.5] * TRIES + [0.1, 0.2, 0.3]
     blank: Any = Image.new("L", (size[1], size[0]))
-    assert crop(*size, draws) == transforms.RandomResizedCrop.get_params(blank, [1.0, 1.0], list(RATIO))
+    assert crop(*size, draws) == torchvision().transforms.RandomResizedCrop.get_params(blank, [1.0, 1.0], list(RATIO))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("size", [(700, 900), (1500, 1203), (2100, 2050)], ids=str)
+@each_row("size", [(700, 900), (1500, 1203), (2100, 2050)])
 def test_large_images_are_decoded_smaller_and_look_the_same(decoder: str, size: tuple[int, int]) -> None:
     """Mean difference below 4 of 255: the limit that docs/howto/imagenet.md states."""
     content = jpeg(photograph(*size))
     assert reduction(*size, 256) >= 2
     found = np.empty((3, SIDE, SIDE), np.uint8)
     evaluation_pixels(open_image(content, decoder), found)
-    expected = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])(pillow(content))
+    expected = torchvision().transforms.Compose(
+        [torchvision().transforms.Resize(256), torchvision().transforms.CenterCrop(224)]
+    )(pillow(content))
     assert abs(found.transpose(1, 2, 0).astype(int) - np.asarray(expected)).mean() < 4
     whole = [1.0 - 1e-9, 0.5] * TRIES + [0.0, 0.0, 0.9]
     box = crop(*size, whole)
     assert reduction(*box[2:], SIDE) >= 2
     train_pixels(open_image(content, decoder), whole, found)
-    expected = reference.resized_crop(pillow(content), *box, [SIDE, SIDE])
+    expected = torchvision().transforms.functional.resized_crop(pillow(content), *box, [SIDE, SIDE])
     assert abs(found.transpose(1, 2, 0).astype(int) - np.asarray(expected)).mean() < 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from io import BytesIO
@@ -14,16 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsgd.data.images.decode import (
-    END,
-    ORIENTATION,
-    Box,
-    BrokenImage,
-    JpegPartPicture,
-    choose_decoder,
-    open_image,
-    read,
-)
+from dsgd.data.images.decode import END, ORIENTATION, Box, BrokenImage, choose_decoder, open_image, read
+from tests.support.each_row import each_row
 from tests.support.image_files import DECODERS, by_pillow, jpeg, photograph
 
 PIXELS = photograph()
@@ -31,8 +22,8 @@ all_decoders = pytest.mark.parametrize("decoder", DECODERS)
 
 
 @all_decoders
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}], ids=str)
+@each_row("mode", ["RGB", "L", "CMYK"])
+@each_row("options", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}])
 def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode: str, options: dict[str, int]) -> None:
     content = jpeg(PIXELS, mode, **options)
     picture = open_image(content, decoder)
@@ -41,8 +32,8 @@ def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode:
 
 
 @all_decoders
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-@pytest.mark.parametrize("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}], ids=str)
+@each_row("mode", ["RGB", "L", "CMYK"])
+@each_row("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
 def test_a_part_of_an_image_is_cut_out_of_the_whole(decoder: str, mode: str, options: dict[str, int]) -> None:
     """Bit for bit, at corners, along edges and across the blocks of the format, down to one pixel."""
     content = jpeg(PIXELS, mode, **options)
@@ -57,15 +48,7 @@ def test_a_part_of_an_image_is_cut_out_of_the_whole(decoder: str, mode: str, opt
         np.testing.assert_array_equal(found, whole[top : top + h, left : left + w])
 
 
-@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
-def test_a_decoder_that_sees_only_a_part_gets_no_file_that_has_lost_its_end() -> None:
-    content = jpeg(PIXELS)
-    assert isinstance(open_image(content, "nvimgcodec"), JpegPartPicture)
-    with pytest.raises(BrokenImage, match="truncated"):
-        open_image(content[:-2000], "nvimgcodec").pixels(1, Box(0, 0, 8, 8))
-
-
-@pytest.mark.parametrize(("decoder", "package"), [("nvimgcodec", "nvidia.nvimgcodec"), ("simplejpeg", "simplejpeg")])
+@each_row(("decoder", "package"), [("nvimgcodec", "nvidia.nvimgcodec"), ("simplejpeg", "simplejpeg")])
 def test_a_decoder_that_is_not_installed_is_one_line(
     decoder: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,34 +57,6 @@ def test_a_decoder_that_is_not_installed_is_one_line(
     with pytest.raises(ValueError, match=rf"^data\.decoder must be {expected}, got {decoder}$"):
         choose_decoder(decoder)
     assert choose_decoder("auto") in {*DECODERS} - {decoder}
-
-
-@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
-def test_the_choice_of_a_decoder_does_not_load_one_that_may_use_a_gpu() -> None:
-    """Nothing that is forked of this process could use the GPU after that."""
-    program = "import sys; from dsgd.data.images.decode import choose_decoder; print(choose_decoder('auto')); "
-    program += "print([name for name in sys.modules if name.startswith('nvidia.')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == ["nvimgcodec", "[]"]
-
-
-@pytest.mark.skipif("nvimgcodec" not in DECODERS, reason="nvImageCodec is not installed")
-def test_a_package_that_is_too_old_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    older = tmp_path / "nvidia_nvimgcodec_cu12-0.8.1.dist-info"
-    older.mkdir()
-    (older / "METADATA").write_text("Metadata-Version: 2.1\nName: nvidia-nvimgcodec-cu12\nVersion: 0.8.1\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match=r"where nvidia\.nvimgcodec >= 0\.9 is missing"):
-        choose_decoder("nvimgcodec")
-    assert choose_decoder("auto") == "simplejpeg"
-
-
-@pytest.mark.parametrize("redirection", ["", " 2>&-"], ids=["standard error", "none"])
-def test_what_the_decoder_says_about_missing_gpus_is_not_passed_on(redirection: str) -> None:
-    program = "from dsgd.data.images.decode import choose_decoder; print(choose_decoder('auto'))"
-    command = ["sh", "-c", f'"$0" -c "$1"{redirection}', sys.executable, program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stdout.strip(), done.stderr) == (choose_decoder("auto"), "")
 
 
 @all_decoders
@@ -119,7 +74,7 @@ def test_damage_anywhere_ends_in_pixels_or_is_told(decoder: str, data: st.DataOb
 
 
 @all_decoders
-@pytest.mark.parametrize("orientation", range(1, 9))
+@each_row("orientation", range(1, 9))
 def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = orientation
@@ -131,9 +86,7 @@ def test_an_image_that_its_exif_tag_turns_comes_out_upright(decoder: str, orient
 
 
 @all_decoders
-@pytest.mark.parametrize(
-    ("kind", "mode"), [("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("GIF", "P"), ("BMP", "RGB")]
-)
+@each_row(("kind", "mode"), [("PNG", "RGB"), ("PNG", "RGBA"), ("PNG", "P"), ("GIF", "P"), ("BMP", "RGB")])
 def test_another_format_under_the_name_of_a_jpeg_is_read(decoder: str, kind: str, mode: str) -> None:
     file = BytesIO()
     Image.fromarray(PIXELS).convert(mode).save(file, kind)
@@ -141,8 +94,8 @@ def test_another_format_under_the_name_of_a_jpeg_is_read(decoder: str, kind: str
 
 
 @all_decoders
-@pytest.mark.parametrize("factor", [2, 4, 8])
-@pytest.mark.parametrize("size", [(180, 240), (181, 243)])
+@each_row("factor", [2, 4, 8])
+@each_row("size", [(180, 240), (181, 243)])
 def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
     decoder: str, factor: int, size: tuple[int, int]
 ) -> None:
@@ -156,7 +109,7 @@ def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
 
 
 @all_decoders
-@pytest.mark.parametrize(
+@each_row(
     ("content", "reason"),
     [
         (jpeg(PIXELS)[:4000], "cannot be decoded: .*truncated"),
@@ -164,7 +117,6 @@ def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
         (b"\xff\xd8\xff" + bytes(1000), "cannot be decoded: "),
         (b"<html>404</html>", "cannot be decoded: cannot identify image file"),
     ],
-    ids=["cut in half", "cut in its header", "zeros", "something else"],
 )
 def test_damage_is_told_in_one_line(decoder: str, content: bytes, reason: str) -> None:
     with pytest.raises(BrokenImage, match=rf"^{reason}[^\n]*$"):

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from dsgd.data.imagenet import ImageNetLike
 from dsgd.data.images.generate import STAMP
+from tests.support.each_row import each_row
 from tests.support.image_files import IMAGES
 
 
@@ -38,43 +36,6 @@ def test_more_images_do_not_change_those_that_were_there(tmp_path: Path) -> None
     IMAGES.make(tmp_path / "few")
     replace(IMAGES, classes=4, samples_per_class=9).make(tmp_path / "many")
     assert contents(tmp_path / "few").items() <= contents(tmp_path / "many").items()
-
-
-def test_sizes_and_bytes_are_like_imagenets() -> None:
-    """About 181,000 pixels on average (469 x 387), of a few formats."""
-    images = [replace(IMAGES, side=500).draw(False, 0, number) for number in range(40)]
-    pixels = [image.shape[0] * image.shape[1] for image in images]
-    assert 100_000 < np.mean(pixels) < 260_000
-    assert len({image.shape for image in images}) >= 4
-
-
-def test_classes_can_be_told_apart_by_their_colours() -> None:
-    """The nearest class mean of 4 x 4 x 4 colour counts is right for more than half of 5 classes (chance: a fifth)."""
-    images = replace(IMAGES, side=60)
-
-    def counts(test: bool, label: int, number: int) -> np.ndarray:
-        cells = (images.draw(test, label, number) // 64).reshape(-1, 3) @ np.array([16, 4, 1])
-        return np.sqrt(np.bincount(cells, minlength=64) / len(cells))
-
-    means = [np.mean([counts(False, label, number) for number in range(20)], axis=0) for label in range(5)]
-    right = [
-        label == np.argmin([np.linalg.norm(counts(True, label, number) - mean) for mean in means])
-        for label in range(5)
-        for number in range(10)
-    ]
-    assert np.mean(right) > 0.5
-
-
-def test_several_processes_may_make_one_folder_at_once(tmp_path: Path) -> None:
-    program = f"""
-from pathlib import Path
-from dsgd.data.images.generate import Generated
-{IMAGES!r}.make(Path({str(tmp_path / "images")!r}))
-"""
-    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]
-    assert len(contents(tmp_path / "images")) == 33
 
 
 def test_what_was_begun_and_broken_off_is_not_taken_for_the_whole(tmp_path: Path) -> None:
@@ -115,7 +76,7 @@ def test_imagenet_like_makes_its_images_on_first_use_and_keeps_them(
         assert image.format == "JPEG"
 
 
-@pytest.mark.parametrize("content", ["[]", "3", "null", '{"classes": ' + "[" * 100_000, "", "\0"])
+@each_row("content", ["[]", "3", "null", '{"classes": ' + "[" * 100_000, "", "\0"])
 def test_a_folder_with_another_stamp_is_not_taken_for_generated_images(content: str, tmp_path: Path) -> None:
     (tmp_path / STAMP).write_text(content)
     with pytest.raises(ValueError, match=r"^data\.path must be a new folder or one of generated images, got [^\n]*$"):

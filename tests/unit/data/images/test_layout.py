@@ -14,11 +14,8 @@ import pytest
 
 from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.data.images.shards import read_shards, write_shards
-from dsgd.models.torchvision_operators import declare_missing_operators
-from tests.support.image_files import IMAGES
-
-declare_missing_operators()
-from torchvision.datasets import ImageFolder  # noqa: E402
+from tests.support.each_row import each_row
+from tests.support.image_files import IMAGES, torchvision
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def test_folders_have_the_samples_labels_and_order_of_torchvision(root: Path) ->
     (root / "train" / "class0002" / "Z.PNG").write_bytes(b"2")
     found = find_images(str(root))
     for split, source in (("train", found.train), ("val", found.test)):
-        expected = ImageFolder(str(root / split))
+        expected = torchvision().datasets.ImageFolder(str(root / split))
         assert [(source.name(i), label) for i, label in enumerate(source.labels.tolist())] == expected.samples
         assert list(found.classes) == expected.classes
 
@@ -62,7 +59,7 @@ def test_shards_hold_the_same_bytes_and_labels_in_the_same_order(root: Path, tmp
         assert all(content(a, i) == content(b, i) for i in range(len(a.labels)))
 
 
-@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@each_row("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_tar_files_of_every_format_are_read_as_the_standard_library_reads_them(form: int, tmp_path: Path) -> None:
     """Long names, names that are not ASCII, fractions of seconds, folders and links among the files."""
     path = tmp_path / "train-000000.tar"
@@ -94,12 +91,11 @@ def flat(root: Path) -> None:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("harm", "message"),
     [
         (shutil.rmtree, "be a folder with train/ and val/, or with train-*.tar and val-*.tar, found no folder ROOT"),
         (lambda root: shutil.rmtree(root / "val"), "be a folder with train/ and val/, .*, found no val in ROOT"),
-        (lambda root: shutil.rmtree(root / "train" / "class0002"), "hold the same .*, got class0002 only in val"),
         (
             lambda root: (root / "train" / "new").mkdir(),
             "hold the same classes in train and val, got new only in train",
@@ -109,11 +105,15 @@ def flat(root: Path) -> None:
         (lambda root: (root / "train-000000.tar").touch(), "be a folder .*, found both in ROOT"),
     ],
 )
-def test_a_wrong_folder_is_refused_in_one_line(root: Path, harm: Callable[[Path], object], message: str) -> None:
-    harm(root)
-    expected = message.replace("*.tar", r"\*\.tar").replace("ROOT", re.escape(str(root)))
+def test_a_wrong_folder_is_refused_in_one_line(
+    root: Path, tmp_path: Path, harm: Callable[[Path], object], message: str
+) -> None:
+    harmed = tmp_path / "harmed"
+    shutil.copytree(root, harmed)
+    harm(harmed)
+    expected = message.replace("*.tar", r"\*\.tar").replace("ROOT", re.escape(str(harmed)))
     with pytest.raises(ValueError, match=rf"^data\.path must {expected}$"):
-        find_images(str(root))
+        find_images(str(harmed))
 
 
 def test_files_without_content_are_found_before_the_start_where_they_would_end_the_run(root: Path) -> None:
@@ -135,18 +135,16 @@ def rewrite(path: Path, **members: bytes) -> None:
             archive.addfile(member, BytesIO(data))
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("harm", "message"),
     [
         (lambda path: cut(path, 1000), "readable tar files, got .* ends at [0-9]+, cut off at 1000 bytes"),
-        (lambda path: cut(path, 0), "readable tar files, got .*: cut off at 0 bytes"),
         (lambda path: path.write_bytes(b"x" * 5000), "readable tar files, got .*: no tar header at 0"),
         (lambda path: rewrite(path, a_jpg=b"1", b_cls=b"0"), "pairs of KEY.jpg and KEY.cls, got .*: a is alone"),
         (
             lambda path: rewrite(path, a_jpg=b"1", a_cls=b"dog"),
             "pairs .*: a.cls must hold an integer >= 0 of .* 9 digits",
         ),
-        (lambda path: rewrite(path, a_txt=b"1"), "pairs of KEY.jpg and KEY.cls, got .*: no image"),
         (lambda path: rewrite(path, a_jpg=b"1", a_png=b"1", a_cls=b"0"), "pairs .*: two images of key a"),
     ],
 )

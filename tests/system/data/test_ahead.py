@@ -22,7 +22,7 @@ from dsgd.data.items import Items
 from dsgd.runner.children import told_by_child
 from tests.support.proc import is_alive
 
-HERE = "tests.unit.data.test_ahead."
+HERE = "tests.system.data.test_ahead."
 COUNT, BATCH = 300, 4
 SLOW_S = 0.001  # of a sample: more than enough for batches to be read ahead
 OWN = np.random.default_rng(5)

@@ -27,7 +27,7 @@ from dsgd.data.items import Items
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import LoadedData
 
-HERE = "tests.unit.data.test_own_sets."
+HERE = "tests.system.data.test_own_sets."
 COUNT = 40
 OPENED: list[Any] = []  # to be closed when a test has ended
 

@@ -1,4 +1,4 @@
-"""The main job needs neither torchvision nor wandb, which are extras; what needs them says so in one line."""
+"""The main job needs neither torchvision nor wandb, which are extras."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from dsgd.models.library import Torchvision
 from tests.support.command import PATIENCE_S, environment
 
 WITHOUT = """
@@ -34,9 +31,3 @@ def test_a_run_needs_no_extra(tmp_path: Path) -> None:
     ended = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE_S, env=environment())
     assert ended.returncode == 0, ended.stderr
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "completed"
-
-
-def test_a_model_of_torchvision_without_it_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(ValueError, match=r"^model=resnet18 needs torchvision, got none: pip install torchvision$"):
-        Torchvision("resnet18").check((3, 32, 32), 10)

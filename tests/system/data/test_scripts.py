@@ -17,7 +17,7 @@ from dsgd.data.images.layout import find_images
 from tests.support.hostile_tar import archive, entry
 from tests.support.image_files import jpeg, photograph, truncate
 
-SCRIPTS = Path(__file__).parents[4] / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "scripts"
 COUNTS = {"n03": 3, "n01": 2, "n02": 4}  # training images; the kit numbers the classes in its own order
 TRUTH = [2, 1, 3, 3, 1, 2]
 

@@ -10,6 +10,7 @@ import pytest
 
 from dsgd.data.images.layout import find_images
 from dsgd.data.images.shards import read_shards
+from tests.support.each_row import each_row
 from tests.support.hostile_tar import archive, entry, pax
 
 GOOD = archive(("a.jpg", b"x" * 600), ("a.cls", b"0"))
@@ -41,7 +42,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_row("name", CASES)
 def test_a_shard_that_lies_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     content, part = CASES[name]
     for split in ("train", "val"):

@@ -16,6 +16,7 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem, build_problem
+from tests.support.each_row import each_row
 from tests.support.kernels import require_amx
 from tests.support.networks import CLASSES
 from tests.support.simulate import experiment, simulate
@@ -90,7 +91,7 @@ def test_random_networks_are_right_to_rounding(module: nn.Module, batch_size: in
     assert_near(module, batch_size, 0.15)
 
 
-@pytest.mark.parametrize("batch_size", [16, 33, 70])
+@each_row("batch_size", [16, 33, 70])
 def test_batches_of_any_size_are_right_to_rounding(batch_size: int) -> None:
     """Norms are over all samples of a batch, computed in parts of 32; lanes that are left over count nowhere."""
     assert_near(Small(), batch_size, 0.1)
@@ -131,16 +132,6 @@ def test_a_run_is_the_same_twice_and_evaluated_in_single_precision() -> None:
     assert first.marks[0]["test_accuracy"] == of.evaluate(of.start, of.start_buffers, test=True).accuracy
 
 
-def test_what_is_no_number_stays_none() -> None:
-    of = problem_with(Small(), 5, BF16)
-    (item,) = pending_gradients(of, 1)
-    assert item.snapshot is not None
-    item.snapshot[:] = torch.nan
-    evaluate("compiled", of, [[item]])
-    assert item.loss is not None
-    assert item.loss.isnan()
-
-
 class Repeated(nn.Module):
     """A layer that is called twice, dropout, and a parameter that is added."""
 
@@ -154,7 +145,7 @@ class Repeated(nn.Module):
         return self.linear(self.drop(self.same(self.same(self.stem(x)) + self.shift)).flatten(1))
 
 
-@pytest.mark.parametrize("batch_size", [5, 40])
+@each_row("batch_size", [5, 40])
 def test_layers_called_again_dropout_and_single_parameters_are_right_to_rounding(batch_size: int) -> None:
     """The masks of dropout are those that the module itself draws."""
     assert_near(Repeated(), batch_size, 6 * ROUNDING)

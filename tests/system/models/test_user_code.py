@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import dsgd
-from tests.support.long import long_but
 
 MINE = """
 from dataclasses import dataclass
@@ -69,13 +68,13 @@ def run(line: str, text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("what", long_but(["data"], LINES))
+@pytest.mark.parametrize("what", LINES)
 def test_a_module_that_imports_torchvision(what: str, tmp_path: Path) -> None:
     ended = run(LINES[what], MINE.replace("IMPORT", TORCHVISION).replace("LATER", "pass"), tmp_path)
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("what", long_but(["data"], ["data", "model"]))
+@pytest.mark.parametrize("what", ["data", "model"])
 def test_a_function_that_imports_torchvision_when_it_is_called(what: str, tmp_path: Path) -> None:
     ended = run(LINES[what], MINE.replace("IMPORT", "").replace("LATER", TORCHVISION), tmp_path)
     assert ended.returncode == 0, ended.stderr

@@ -26,7 +26,6 @@ from dsgd.data.images.shards import write_shards
 from dsgd.data.partition import Partition
 from dsgd.streams import stream
 from tests.support.image_files import IMAGES, truncate
-from tests.support.long import all_long_but
 from tests.support.proc import is_alive
 
 NODES, BATCH, SEED = 2, 4, 5  # 24 samples: 3 steps an epoch
@@ -242,9 +241,7 @@ while sys.argv[2] != "end":
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "processes"), all_long_but([("SIGKILL", 2)], [("end", 1), ("SIGINT", 1), ("SIGKILL", 2), ("fork", 1)])
-)
+@pytest.mark.parametrize(("how", "processes"), [("end", 1), ("SIGINT", 1), ("SIGKILL", 2), ("fork", 1)])
 def test_processes_end_with_the_one_that_started_them(folder: Path, how: str, processes: int) -> None:
     """By its own end, Ctrl-C, kill -9, and kill -9 while a forked child of it still holds its side of the link."""
     with subprocess.Popen(

@@ -11,8 +11,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 
-import pytest
-
 from tests.support.browser import PATIENCE_S, browsed, find_browser
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +31,6 @@ class Silent(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.long
 def test_the_site_builds_strictly_and_shows_in_a_browser(tmp_path: Path) -> None:
     find_browser()
     stage = [sys.executable, str(ROOT / "scripts" / "stage_docs.py"), str(tmp_path / "docs")]

@@ -1,0 +1,80 @@
+"""Data of a user's, by the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import call, marks
+from tests.support.each_row import each_row
+from tests.unit.data.test_own_data import HERE, LINE
+
+
+@pytest.mark.parametrize("target", ["blobs", "still"])
+def test_training_on_your_own_data_lowers_the_loss(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = [*LINE, f"data.target={HERE}{target}", "model.hidden=[8]", "budget.epochs=10", "engine=sim"]
+    result = call(*line, "hydra.run.dir=run")
+    assert result.status == 0, result.err
+    found = marks(tmp_path / "run")
+    assert found[-1]["train_loss"] < 0.7 * found[0]["train_loss"]
+    assert found[-1]["test_accuracy"] > 0.5
+    assert found[-1]["test_top5"] is None
+
+
+@each_row(
+    ("target", "rule"),
+    [
+        ("mean", "data.target=tests.unit.data.test_own_data.mean fails: RuntimeError: no disk today"),
+        ("three", "must give two data sets, for training and for test, got 3 things"),
+        ("empty", "must give samples, got sets of 40 and 0"),
+        ("words", "sample 0 must be a tensor or array, and a label; TypeError"),
+    ],
+)
+def test_data_that_cannot_be_are_one_line(
+    target: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*LINE, f"data.target={HERE}{target}", "engine=sim", "hydra.run.dir=run")
+    assert result.status == 2
+    assert rule in result.err
+    assert len(result.err.splitlines()) <= 2  # the engine's line may come before it
+    assert not (tmp_path / "run").exists()
+
+
+@each_row(("choice", "rule"), [("data.classes=1", "data.classes must be >= 2, got 1"), ("nodes=2", "")])
+def test_what_is_missing_is_named(choice: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("data=import", f"data.target={HERE}blobs", choice, "hydra.run.dir=run")
+    assert result.status == 2
+    assert (rule or "data.classes must be given, got nothing") in result.err
+
+
+@pytest.mark.parametrize(("kind", "model"), [("bytes", "resnet8"), ("features", "mlp")])
+def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(
+    kind: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = [
+        "data=import",
+        "data.target=tests.unit.data.test_decoding.images",
+        "data.classes=3",
+        f"data.arguments={{kind: {kind}}}",
+    ]
+    line += [f"model={model}", "nodes=2", "batch_size=5", "budget.epochs=1", "engine=sim", "optimizer.lr=0.001"]
+    runs = {
+        "compiled": ["engine.gradients=compiled"],
+        "loop": ["engine.gradients=loop"],
+        "read": ["engine.gradients=loop", "data.decode=each_read"],
+    }
+    losses: dict[str, list[float]] = {}
+    for name, options in runs.items():
+        result = call(*line, *options, f"hydra.run.dir={name}")
+        assert result.status == 0, result.err
+        assert "does not know" not in result.err
+        losses[name] = [mark["train_loss"] for mark in marks(tmp_path / name)]
+    assert losses["loop"] == losses["read"]
+    assert losses["compiled"] == pytest.approx(losses["loop"], rel=1e-3)

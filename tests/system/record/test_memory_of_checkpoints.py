@@ -1,0 +1,81 @@
+"""A checkpoint takes no more memory than a few times its bytes, whoever has written it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dsgd.record.checkpoint_file import NAME, write_checkpoint
+from dsgd.record.stored_state import check_stored
+from tests.support.command import PATIENCE_S
+from tests.unit.record.test_stored_state import BAD, LARGE, saved
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import torch
+from dsgd.record.checkpoint_file import write_checkpoint
+
+def status_mib(name):
+    return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+
+write_checkpoint(Path(sys.argv[1]), {}, {"x": torch.zeros(1)})  # imports and buffers
+state = {"x": [torch.ones(32 << 20) for _ in range(3)]}  # 128 MiB each
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+before = status_mib("VmRSS")
+write_checkpoint(Path(sys.argv[1]), {}, state)
+print(status_mib("VmHWM") - before)
+"""
+
+
+def test_a_state_is_not_copied_in_memory(tmp_path: Path) -> None:
+    output = subprocess.run([sys.executable, "-c", PEAK, tmp_path], check=True, capture_output=True, text=True).stdout
+    assert float(output) < 64  # of 384
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+import torch
+from dsgd.record.checkpoint_file import CheckpointError, read_header, read_state
+torch.load  # what importing takes does not count
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_header(Path(sys.argv[1]))
+    read_state(Path(sys.argv[1]))
+except CheckpointError:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def peak_kib(path: Path) -> int:
+    """By how much reading a checkpoint, which is refused, raises the peak of a process's memory."""
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    return int(ended.stdout)
+
+
+@pytest.mark.parametrize("kind", ["deflated", "a long tensor"])
+def test_a_bomb_takes_a_few_times_its_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = BAD[kind][0]()
+    monkeypatch.setattr(torch, "save", lambda _, file: file.write(content))
+    write_checkpoint(tmp_path, {"lines": 0}, {})
+    assert peak_kib(tmp_path / NAME) < 2**14 + 5 * len(content) // 1024 < LARGE // 1024 // 4
+
+
+def test_a_long_header_is_not_built(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b'{"a": [' + b",".join([b"[]"] * 4_000_000) + b"]}\n")
+    assert peak_kib(tmp_path / NAME) < 2**16
+
+
+def test_an_archive_that_needs_longer_numbers_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of more than 65,535 vectors, or 4 GiB: what torch writes for it has a second end."""
+    state = {"vectors": [torch.ones(1) for _ in range(66_000)]}
+    content = saved(state)
+    assert content[-42:-38] == b"PK\6\7"
+    check_stored(content)

@@ -1,0 +1,163 @@
+"""Whatever stands in a folder in place of a file, no command writes elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.compare import main as compare
+from dsgd.cli.plot import main as plot
+from dsgd.cli.sweep import main as sweep
+from dsgd.record.lock import LOCK
+from dsgd.record.room import ROOM
+from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE
+from tests.support.command import call, summary
+from tests.support.each_row import each_row
+from tests.support.records import write_record
+from tests.unit.record.test_written import SMALL, intact
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of the user's, outside of every folder that is written."""
+    path = tmp_path / "precious" / "victim"
+    path.parent.mkdir()
+    path.write_text("precious")
+    return path
+
+
+def test_the_logs_of_real_processes(victim: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "logs" / "worker_1.log").symlink_to(victim)
+    result = call(*SMALL, "engine=dist", f"hydra.run.dir={folder}")
+    assert result.status == 1
+    assert "worker_1.log is a link, or no regular file" in result.err
+    assert "Traceback" not in result.err
+    assert intact(victim)
+
+
+def test_the_files_of_a_comparison(victim: Path, tmp_path: Path) -> None:
+    line = ["algo=sync,gossip", *SMALL, "compare.tune={}", "compare.seeds=1", "target.loss=0.5"]
+    line += ["cluster.gradient_s=0.01", "--folder", str(tmp_path / "contest")]
+    assert compare(line) == 0
+    for path in (tmp_path / "contest").iterdir():
+        if path.is_file() and path.name != "comparison.json":
+            path.unlink()
+            (path.with_name(path.name + ".partial")).symlink_to(victim)
+    assert compare(line) == 0
+    assert intact(victim)
+    runs = tmp_path / "contest" / "runs"
+    moved = runs.rename(tmp_path / "moved")
+    runs.symlink_to(moved)
+    assert compare(line) == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.lock", "manifest.jsonl", "logs", "jobs", "runs"])
+def test_a_sweep_on_slurm(
+    name: str, victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for command in ("sbatch", "scontrol", "squeue"):
+        (tmp_path / "bin" / command).write_text("#!/bin/sh\necho 7\n")
+        (tmp_path / "bin" / command).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    assert sweep(["submit", "--folder", str(folder), *SMALL]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(folder) in line
+    assert intact(victim)
+
+
+def test_what_dsgd_compare_has_kept_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "contest").mkdir()
+    os.mkfifo(tmp_path / "contest" / "comparison.json")
+    assert compare(["algo=sync,gossip", *SMALL, "--folder", str(tmp_path / "contest")]) == 2
+
+
+FILES = [LOCK, ROOM, CONFIG, ENV, METRICS, SUMMARY, TRACE, "checkpoint.pt"]
+FILES += [f"{name}.partial" for name in FILES if name not in (LOCK, ROOM, SUMMARY)]
+
+
+@each_row("name", FILES)
+def test_a_run_and_every_file_of_its_record(name: str, victim: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    result = call(*SMALL, "trace=true", "engine.keep_checkpoint=true", "resume=auto", f"hydra.run.dir={folder}")
+    assert intact(victim)
+    assert "Traceback" not in result.err
+    if result.status == 0:
+        assert summary(folder)["status"] == "completed"
+        assert not [path for path in folder.iterdir() if path.is_symlink() or path.name.endswith(".partial")]
+    else:
+        assert f"{folder}" in result.err.splitlines()[-1]
+
+
+def test_a_folder_that_the_user_has_linked_is_used(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    assert call(*SMALL, f"hydra.run.dir={tmp_path}/run").status == 0
+    assert summary(tmp_path / "disk")["status"] == "completed"
+
+
+def test_figures_tables_and_pages(victim: Path, tmp_path: Path) -> None:
+    folder, out = write_record(tmp_path / "run", marks=3), tmp_path / "out"
+    line = [str(folder), "--out", str(out), "--format", "svg", "--only", "overview"]
+    assert plot(line) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert {"summary.csv", "summary.md", "summary.tex"} < {*names}
+    for path in out.iterdir():
+        path.unlink()
+        path.with_name(path.name + ".partial").symlink_to(victim)
+        path.symlink_to(victim)
+    assert plot(line) == 0
+    assert sorted(path.name for path in out.iterdir()) == names
+    (tmp_path / "page.html.partial").symlink_to(victim)
+    assert plot([str(folder), "--html", str(tmp_path / "page.html")]) == 0
+    assert intact(victim)
+
+
+def test_a_sweep_on_this_machine(victim: Path, tmp_path: Path) -> None:
+    line = [
+        "-m",
+        "algo=sync,gossip",
+        *SMALL,
+        f"hydra.sweep.dir={tmp_path}/sweep",
+        "hydra.sweep.subdir=${hydra.job.num}",
+    ]
+    (tmp_path / "sweep").mkdir()
+    for name, target in (("1", victim.parent), ("multirun.yaml", victim)):
+        (tmp_path / "sweep" / name).symlink_to(target)
+        result = call(*line)
+        assert result.status == 2
+        rule = f"hydra.sweep.dir must be a folder without links to elsewhere, got {tmp_path}/sweep ({name} is a link"
+        assert result.err.startswith(rule)
+        (tmp_path / "sweep" / name).unlink()
+    assert intact(victim)
+
+
+def test_the_name_of_a_run_in_wandb(victim: Path, tmp_path: Path) -> None:
+    tracker = pytest.importorskip("dsgd.record.trackers.wandb")
+    folder = tmp_path / "run"
+    assert call(*SMALL, "wandb.mode=disabled", f"hydra.run.dir={folder}").status == 0
+    text = (folder / CONFIG).read_text().replace("mode: disabled", "mode: offline")
+    (folder / CONFIG).write_text(text)
+    (folder / "wandb").symlink_to(victim.parent)
+    with pytest.raises(OSError, match="wandb is a link"):
+        tracker.init(folder)
+    (folder / f"{tracker.RUN_ID}.partial").symlink_to(victim)
+    with pytest.raises(OSError, match="wandb is a link"):
+        tracker.init(folder)
+    assert intact(victim)
+
+
+def test_a_checkpoint_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    write_record(tmp_path / "run", marks=3)
+    os.mkfifo(tmp_path / "run" / "checkpoint.pt")
+    assert call(f"resume={tmp_path}/run").status == 2
+    assert call(f"resume={tmp_path}/run/checkpoint.pt").status == 2
