@@ -129,9 +129,7 @@ def test_vectors_that_are_read_in_place_end_with_the_same_parameters(
     assert_same(prefork, tmp_path, algo, *QUADRATIC, *large, *variant)
 
 
-@pytest.mark.parametrize(
-    "case", [("easgd", "algo.variant=round_robin", "algo.average=true"), ("noloco", "algo.seed=4")]
-)
+@pytest.mark.parametrize("case", [("easgd", "algo.variant=round_robin"), ("noloco", "seed=4")])
 def test_workers_that_go_apart_end_with_the_same_parameters(
     prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
 ) -> None:
@@ -203,7 +201,7 @@ FREE: dict[str, tuple[str, ...]] = {
     "gossip, pull": ("gossip",),
     "gossip, push every second step in a graph": ("gossip", "algo.mode=push", "algo.tau=2", "algo.peers=topology"),
     "adpsgd": ("adpsgd",),
-    "easgd, a centre in two": ("easgd", "algo.tau=3", "algo.servers=2", "algo.average=true"),
+    "easgd, a centre in two": ("easgd", "algo.tau=3", "algo.servers=2"),
     "downpour": ("downpour", "algo.n_push=3", "algo.servers=3", "algo.server_optimizer=momentum"),
 }
 

@@ -26,7 +26,7 @@ from tests.support.watched_run import (
 )  # fmt: skip
 
 WAYS = ("sent", "received")
-MOMENTUM = ("algo=easgd", "algo.momentum=0.9", "algo.servers=2", "algo.average=true", "optimizer.momentum=0")
+MOMENTUM = ("algo=easgd", "algo.momentum=0.9", "algo.servers=2", "optimizer.momentum=0")
 LARGE = "data.dim=20000"  # a checkpoint of half a megabyte
 
 

@@ -53,7 +53,7 @@ def test_a_push_that_waits_for_the_one_before_agrees_with_a_numpy_loop():
     """The fastest worker's messages take longer than its tau steps, the others' do not."""
     # of this seed, nobody's first message reaches the fastest worker at the moment in which it stops waiting
     tau, s = 3, Setting(gradient_s=UNEVEN, latency_s=2.1357, steps=20, seed=4)
-    path = run(s, Gossip(ANYONE, tau, "push"))
+    path = run(s, Gossip(tau, "push"))
     assert path.marks[-1]["idle_fraction_max"] > 0.1
     assert_close(path.xs[-1], reference.gossip_push(s, tau, uniform_peers(s)))
 
@@ -75,31 +75,6 @@ def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
     summary = path.simulation.summary()
     assert (summary["messages_lost"], summary["messages_resent"]) == (sum(drawn), 0)
     assert 0 < sum(drawn) < len(drawn) == path.simulation.machine.network.messages
-
-
-@pytest.mark.parametrize(
-    ("mode", "topology", "neighbours"),
-    [
-        ("pull", Star().build(4, 0), [[1, 2, 3], [0], [0], [0]]),
-        ("push", Torus(rows=2).build(6, 0), [[1, 2, 3], [0, 2, 4], [0, 1, 5], [0, 4, 5], [1, 3, 5], [2, 3, 4]]),
-    ],
-)
-def test_peers_of_a_graph_agree_with_a_numpy_loop(mode: str, topology, neighbours: list[list[int]]):
-    """peers=topology: one of the graph's neighbours, each with the same probability."""
-    times = (*UNEVEN, 1.1919, 0.8383)[: len(neighbours)]
-    s = Setting(len(neighbours), gradient_s=times, steps=20)
-    path = run(s, Gossip(topology, mode=mode, peers="topology"))
-    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, neighbours)))
-
-
-@pytest.mark.parametrize(("mode", "peers"), [("pull", [3, 0, 1, 2]), ("push", [1, 2, 3, 0])])
-def test_vectors_go_along_the_edges_of_a_directed_graph(tmp_path: Path, mode: str, peers: list[int]):
-    """A circle in which i sends to i + 1: who pulls asks i - 1."""
-    (tmp_path / "circle.txt").write_text("0 1\n1 2\n2 3\n3 0\n")
-    circle = File(str(tmp_path / "circle.txt"), weights="push").build(4, 0)
-    s = Setting(gradient_s=UNEVEN, steps=20)
-    path = run(s, Gossip(circle, mode=mode, peers="topology"))
-    assert_close(path.xs[-1], NUMPY[mode](s, 1, peers_among(s, [[peer] for peer in peers])))
 
 
 def spread_of(xs: Array) -> Array:
@@ -124,7 +99,7 @@ def test_rounds_of_pulls_shrink_the_spread_as_computed():
     E|mean' - mean|^2 = V (p - 2) / (4 p (p - 1)^2). Equal workers without network pull at the same moments."""
     p, shrinkage, steps = 4, [], []
     for seed in range(20):
-        path = run(without_gradients(p, seed, 14), Gossip(ANYONE))
+        path = run(without_gradients(p, seed, 14), Gossip())
         # the first round is at the start and the second one before the first mark; none follows the last step
         xs = path.xs[1:-1]
         V = spread_of(xs)

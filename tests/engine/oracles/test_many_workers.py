@@ -113,8 +113,8 @@ PUSHED = exp(-3 / 4) + (1 - exp(-3 / 4)) / 3
 @pytest.mark.parametrize(
     ("algo", "growth", "runs_apart"),
     [
-        (Gossip(Ring().build(100, 0), mode="pull"), 0.9 / PULLED, False),
-        (Gossip(Ring().build(100, 0), mode="push"), 1.1 / PUSHED, True),
+        (Gossip(mode="pull"), 0.9 / PULLED, False),
+        (Gossip(mode="push"), 1.1 / PUSHED, True),
         (EASGD(), 0.99 * (1 - 0.9 / 100) ** -0.2, False),
         (EASGD(), 1.01 * (1 - 0.9 / 100) ** -0.2, True),
     ],

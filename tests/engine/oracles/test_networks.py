@@ -97,7 +97,7 @@ ONE_WORKER: list[tuple[Algorithm, SGD, SGD]] = [
         replace(NESTEROV, momentum=0.0, nesterov=False),
         replace(NESTEROV, nesterov=False),
     ),
-    (Gossip(ALONE, tau=3, mode="push"), PLAIN, PLAIN),
+    (Gossip(tau=3, mode="push"), PLAIN, PLAIN),
     (DelayFree(tau=6), NESTEROV, NESTEROV),
 ]
 

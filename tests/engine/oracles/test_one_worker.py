@@ -31,8 +31,8 @@ ALONE, RING = Ring().build(1, 0), Ring().build(4, 0)
         DPSGD(Hypercube().build(1, 0)),
         DPSGD(OnePeerExponential().build(1, 0), "after"),
         DPSGD(ALONE, "first"),
-        Gossip(ALONE),
-        Gossip(ALONE, mode="push"),
+        Gossip(),
+        Gossip(mode="push"),
         LocalSGD(5),
         Relay(ALONE),
         SGP(ALONE),
@@ -54,11 +54,11 @@ def test_a_server_with_one_worker_that_pushes_every_step_makes_the_steps_of_sgd(
     algo = Downpour(1, n_fetch)
     if nesterov is not None:
         expected = Setting(nodes=1, weight_decay=0.05, momentum=0.8, nesterov=nesterov)
-        algo = Downpour(server_optimizer="momentum", server_momentum=0.8, server_nesterov=nesterov)
+        algo = Downpour(server_optimizer="momentum", server_momentum=0.8)
     assert_close(run(s, algo).c, run(expected, Sync()).xs[:, 0], 0.0 if nesterov is None else 1e-12)
 
 
-@pytest.mark.parametrize("algo", [ADPSGD(RING), Gossip(RING)], ids=repr)
+@pytest.mark.parametrize("algo", [ADPSGD(RING), Gossip()], ids=repr)
 def test_workers_with_the_same_data_are_sgd_bit_for_bit(algo: Algorithm) -> None:
     """The mean of two equal vectors changes nothing."""
     alone, several = (Setting(nodes, momentum=0.9, data=Quadratic(5, spread=0, noise=0)) for nodes in (1, 4))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import networkx as nx
@@ -16,7 +15,8 @@ from dsgd.algorithms.relay import Relay
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from dsgd.topology import BinaryTree, Chain, File, OnePeerExponential, Ring, Star, Topology, TopologyConfig
+from dsgd.topology import BinaryTree, Chain, OnePeerExponential, Ring, Star, Topology, TopologyConfig
+from dsgd.topology.mixing import symmetric
 from dsgd.worker import Worker
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import assert_close, run

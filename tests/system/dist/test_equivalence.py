@@ -14,7 +14,7 @@ LOCKSTEP: tuple[tuple[str, ...], ...] = (
     ("dpsgd", "algo.gradient=first"),
     ("compressed", "algo.code=topk", "algo.share=0.3"),
     ("compressed", "algo.code=sign"),
-    ("compressed", "algo.code=randomk", "algo.share=0.5", "algo.seed=2"),
+    ("compressed", "algo.code=randomk", "algo.share=0.5", "seed=2"),
     ("corrected",),
     ("corrected", "algo.method=tracking"),
     ("choco", "algo.compressor=topk", "algo.share=0.3", "algo.order=code"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dsgd.cli.plot import main as plot
 from dsgd.record.bounded import DEPTH, Unbounded, json_object, read_bounded, yaml_document
 from dsgd.record.reader import CONFIG_BYTES, find_runs, read_config
-from tests.support.each_row import each_row
+from dsgd.record.writer import Record
 from tests.support.records import write_record
 
 YAML = {
@@ -21,7 +24,7 @@ YAML = {
 }
 
 
-@each_row("name", YAML)
+@pytest.mark.parametrize("name", YAML)
 def test_a_yaml_bomb_is_refused_before_anything_is_built_of_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(Unbounded, match=r"^more than 32 levels or 100000 values$"):
         yaml_document(YAML[name])
@@ -49,13 +52,57 @@ def test_aliases_are_refused_and_never_written(tmp_path: Path) -> None:
     assert read_config(tmp_path) == {"a": shared, "b": {"c": shared}}
 
 
-@each_row("depth", [DEPTH + 1, 900, 300_000])
-@each_row("opening", ["[", '{"a":'])
+@pytest.mark.parametrize("depth", [DEPTH + 1, 900, 300_000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_json_that_is_too_deep_is_none(depth: int, opening: str) -> None:
     closing = "]" if opening == "[" else "}"
     text = f'{{"x": {opening * depth}1{closing * depth}}}'.encode()
     assert json_object(text) is None
     assert json_object(f'{{"x": {opening * 5}1{closing * 5}}}'.encode()) is not None
+
+
+def devour(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def stop(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def swell(path: Path) -> None:
+    with path.open("ab") as file:
+        file.truncate(2**40)
+
+
+def nest(path: Path) -> None:
+    path.write_text('{"status": ' + "[" * 100_000 + "\n")
+
+
+DAMAGES = (devour, stop, swell, nest)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.jsonl"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_the_command_ends_in_one_line_or_does_without(
+    damage: Callable[[Path], None],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What is no file is none: of a run without summary, or before its first mark."""
+    monkeypatch.chdir(tmp_path)
+    damage(write_record(tmp_path / "run", marks=3) / name)
+    status = plot(["run", "--out", "figures", "--only", "overview", "--format", "svg"])
+    said = capsys.readouterr()
+    if damage in (swell, nest) or name == "config.yaml":
+        assert (status, said.out, len(said.err.splitlines())) == (2, "", 1)
+        assert name in said.err
+        assert not Path("figures").exists()
+    else:
+        assert (status, said.err) == (0, "")
 
 
 def test_a_file_is_read_to_its_limit_and_not_beyond(tmp_path: Path) -> None:

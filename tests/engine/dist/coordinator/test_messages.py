@@ -288,7 +288,7 @@ def test_an_offer_that_is_none_ends_the_connection(listening: Listening, lockste
 
 def test_who_carries_no_snapshots_sends_no_vectors(listening: Listening) -> None:
     """The header alone is enough: nothing that follows is waited for."""
-    for hello, announced in product((None, NODE, EVALUATOR, AGENT), (1, D * 8, (1 << 64) - 1)):
+    for hello, announced in product((None, NODE, AGENT), (1, D * 8, (1 << 64) - 1)):
         with socket.create_connection(listening.address) as sock:
             sock.settimeout(DEADLINE_S)
             greeting = b"" if hello is None else b"".join(encode(hello, {}))
@@ -384,8 +384,6 @@ def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
 
 
 NONE_OF_ITS_OWN = [
-    (EVALUATOR, {**EVALUATED, "sums": [[1.0, 1.0, 1, 1, 5]]}),  # that nobody has asked for
-    (EVALUATOR, {"kind": "evaluated"}),
     (SNAPSHOTS, {"kind": "snapshot"}),
     (SNAPSHOTS, {"kind": "heartbeat"}),
     ({**AGENT, "gpus": True}, {"kind": "interrupt"}),  # which of the nodes is on them?
