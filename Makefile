@@ -11,20 +11,17 @@ EIGHT := [{algo: sync}, {algo: sync, algo.overlap: false, algo.backups: 2}, {alg
 FAULTS := cluster.bandwidth: [1e8, 1e10], cluster.failures.every_s: [2.5e2, 2.5e4]
 DEMO ?=
 
-.PHONY: demo test test-all test-long lint docs docs-serve dist bench figures phases phases_faults papers reproduce clean
+.PHONY: demo test test-all lint docs docs-serve dist bench figures phases phases_faults papers reproduce clean
 
 demo: $(READY)  ## six algorithms, each tuned, on a slow network with one slow node: table, verdict, figure
 	rm -rf outputs/demo
 	$(BIN)/dsgd-compare --folder outputs/demo experiment=slow_network algo=$(ALGORITHMS) $(DEMO)
 
-test: $(READY)  ## the tests
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not long"
+test: $(READY)  ## the tests of a process and of both engines, and the commands' most important ones
+	$(BIN)/python -m pytest -n auto --dist worksteal tests/unit tests/engine tests/system/core
 
-test-all: $(READY)  ## both of them, collected once
+test-all: $(READY)  ## all tests: also clusters, faults, browsers, campaigns
 	$(BIN)/python -m pytest -n auto --dist worksteal
-
-test-long: $(READY)  ## campaigns, clusters, and further cases of what the others check
-	$(BIN)/python -m pytest -n auto --dist worksteal -m long
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
