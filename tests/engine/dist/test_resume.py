@@ -80,7 +80,7 @@ def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_p
 
 
 def test_an_interrupt_before_training_leaves_a_run_to_go_on_with(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=3", BUDGET)
+    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=3", "budget.steps=60")
     watched.run.until(lambda: "worker 2" in watched.observe())
     os.kill(watched.run.pid, signal.SIGINT)
     watched.assert_ends("interrupted", 130)

@@ -13,7 +13,7 @@ from typing import Any
 from dsgd.record.checkpoint_file import NAME
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems, stored
-from tests.support.watched_run import resume, start
+from tests.support.watched_run import BUDGET, resume, start
 
 
 def last_mark(folder: Path, **changes: Any) -> None:
@@ -54,7 +54,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 def test_what_is_wrong_is_found(prefork: Prefork, tmp_path: Path) -> None:
     """In the record of a run that was interrupted, and then of the one that went on."""
-    watched = start(prefork, tmp_path / "run", "algo=sync", "nodes=2", "budget.steps=120")
+    watched = start(prefork, tmp_path / "run", "algo=sync", "nodes=2", BUDGET)
     watched.wait_for_marks(4)
     os.kill(watched.run.pid, signal.SIGINT)
     watched.assert_ends("interrupted", 130)

@@ -1,4 +1,4 @@
-"""A run is killed at a third of its writes: what it leaves goes on, or says that nothing is left to do.
+"""A run is killed at a fifth of its writes: what it leaves goes on, or says that nothing is left to do.
 
 `tests/system/dist/test_killed_writes.py` kills it at every one, and in real processes."""
 
@@ -38,7 +38,7 @@ def killed(folder: Path, step: int, *arguments: str) -> list[dict[str, Any]]:
 
 
 def test_at_every_moment_there_is_a_checkpoint_or_a_summary(tmp_path: Path) -> None:
-    assert_goes_on_after_kills(tmp_path, "sim", step=3)
+    assert_goes_on_after_kills(tmp_path, "sim", step=5)
 
 
 def assert_goes_on_after_kills(tmp_path: Path, engine: str, step: int) -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.dist.test_equivalence import QUADRATIC, assert_same, assert_same_in_turns, assert_same_on_quadratics
+from tests.engine.dist.test_equivalence import (
+    QUADRATIC,
+    assert_same,
+    assert_same_at_the_end,
+    assert_same_in_turns,
+    assert_same_on_quadratics,
+)
 from tests.support.prefork import Prefork
 
 LOCKSTEP: tuple[tuple[str, ...], ...] = (
@@ -33,7 +39,7 @@ FREE: tuple[tuple[str, ...], ...] = (
     ("gossip", "algo.mode=push"),
     ("adpsgd", "algo.tau=2", "algo.peers=topology", "topology=star"),
     ("easgd", "algo.tau=1", "algo.momentum=0.7", "algo.servers=2"),
-    ("asyncdiloco", "algo.tau=2", "algo.servers=2", "algo.slow_nodes={1: 2.0}"),
+    ("asyncdiloco", "algo.tau=2", "algo.slow_nodes={1: 2.0}"),
     ("asyncdiloco", "algo.tau=2", "algo.group=3", "algo.updates=3", "algo.local_buffer=2"),
     ("decoupled", "algo.tau=4", "algo.fragments=2", "algo.delay=1", "algo.quorum=2"),
     ("downpour", "algo.n_fetch=2", "algo.server_optimizer=adagrad"),
@@ -64,3 +70,7 @@ def test_free_workers_that_take_the_simulation_s_turns_end_where_it_ends(
     prefork: Prefork, tmp_path: Path, case: tuple[str, ...]
 ) -> None:
     assert_same_in_turns(prefork, tmp_path, *case)
+
+
+def test_workers_that_go_apart_end_with_the_same_parameters(prefork: Prefork, tmp_path: Path) -> None:
+    assert_same_at_the_end(prefork, tmp_path, "noloco")

@@ -22,12 +22,11 @@ def of_workers(marks: list[dict[str, Any]]) -> list[tuple[float | None, ...]]:
 @pytest.mark.parametrize(
     "options",
     [
-        ("eval.workers=2", "budget.steps=8", "eval.every_steps=2"),
-        ("eval.workers=none", "budget.steps=7", "eval.every_steps=2"),  # the last step has no mark of its own
+        ("eval.workers=2", "budget.steps=7", "eval.every_steps=2"),
         ("eval.workers=none", "budget.steps=200", "eval.every_steps=3", "target.accuracy=0.5", "target.stop=true"),
         ("eval.workers=1", "budget.steps=40", "eval.every_steps=4", "optimizer.lr=1e9", "eval.diverged_factor=10"),
     ],
-    ids=["two", "none", "target", "divergence"],
+    ids=["two", "target", "divergence"],
 )
 def test_both_engines_evaluate_the_same_workers(prefork: Prefork, tmp_path: Path, options: tuple[str, ...]) -> None:
     simulated = simulate(*RUN, *options, "engine=sim")
