@@ -135,13 +135,6 @@ def test_time_to_target_is_one_number_in_summary_frame_table_and_comparison(tmp_
     assert score(run, goal_of(run)) == found["time_to_target_s"]
 
 
-def test_a_run_that_goes_on_has_a_row_too(tmp_path: Path) -> None:
-    write_record(tmp_path / "a", status="running", marks=3)
-    (row,) = run_rows(find_runs([tmp_path]))
-    assert (row["status"], row["outcome"]) == ("running", "running")
-    assert row["epoch_s"] > 0
-
-
 def test_frames_hold_the_rows(tmp_path: Path) -> None:
     write_record(tmp_path / "a", marks=3)
     write_record(tmp_path / "b", marks=2)

@@ -56,39 +56,30 @@ def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytes
     assert all(str(tmp_path / "out" / name) in text for name in expected)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nowhere"], "no run under nowhere: no such folder"),
-        ([], "the following arguments are required: RUNS"),
-        (["run", "--format", "gif"], "--format must be of png, svg, pdf, separated by commas, got 'gif'"),
-        (["run", "--log", "x", "--html", "a.html"], "--html must not be given with --log: the page has its own curves"),
-        (["run", "--lines", "algo"], "--lines needs --y, the field to draw"),
-        (["run", "--y", "test_loss"], "--y needs --x: time, epochs, bytes, samples or a key"),
-        (
-            ["run", "--y", "test_los", "--x", "nodes"],
-            "--y must be a field of the runs, got 'test_los'; did you mean test_loss?",
-        ),
-        (["run", "--y", "test_loss", "--x", "nods"], "--x must be a key of the runs, got 'nods'; did you mean nodes?"),
-        (
-            ["empty", "--y", "test_loss", "--x", "nodes"],
-            "no run under empty: no folder with metrics.jsonl, summary.json or env.json",
-        ),
-    ],
-)
+BAD = """
+nowhere -> no run under nowhere: no such folder
+ -> the following arguments are required: RUNS
+run --format gif -> --format must be of png, svg, pdf, separated by commas, got 'gif'
+run --log x --html a.html -> --html must not be given with --log: the page has its own curves
+run --lines algo -> --lines needs --y, the field to draw
+run --y test_loss -> --y needs --x: time, epochs, bytes, samples or a key
+run --y test_los --x nodes -> --y must be a field of the runs, got 'test_los'; did you mean test_loss?
+run --y test_loss --x nods -> --x must be a key of the runs, got 'nods'; did you mean nodes?
+empty --y test_loss --x nodes -> no run under empty: no folder with metrics.jsonl, summary.json or env.json
+"""
+
+
+@pytest.mark.parametrize("case", BAD[1:-1].split("\n"))
 def test_an_error_is_one_line_and_nothing_is_written(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
+    line, message = case.split(" -> ")
     write_record(tmp_path / "run")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(arguments) == 2
+    assert main(line.split()) == 2
     assert sorted(tmp_path.rglob("*")) == before
     assert capsys.readouterr() == ("", f"dsgd-plot: {message}\n")
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
 from studies.cli import reproduce
-from studies.cli.forecast import MLP_S, Cost, forecast
+from studies.cli.forecast import MLP_S
 from studies.cli.reproduce import main
 from studies.reproduction import archive
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
@@ -151,18 +149,6 @@ def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
         f"all: 10 runs, {core_s / 3600:.2g} core-hours",
     ]
     assert not any(of_nobody.parents[1].iterdir())
-
-
-def test_a_forecast_ends_at_a_signal(
-    of_nobody: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def signalled(study: Study, overrides: Sequence[str]) -> Cost:
-        signal.raise_signal(signal.SIGTERM)
-        return forecast(study, overrides)
-
-    monkeypatch.setattr(reproduce, "forecast", signalled)
-    assert main(["all", "--forecast"]) == 130
-    assert capsys.readouterr().out.splitlines() == ["nobody2026 steps: 2 runs, 0 core-hours"]
 
 
 @pytest.mark.parametrize(

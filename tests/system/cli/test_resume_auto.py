@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import signal
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import call, lines, marks, signalled, summary
+from tests.support.command import call, marks, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
-LONG = ("algo=gossip", "nodes=4", "engine=sim", "budget.epochs=10", "cluster.gradient_s=0.01")  # seconds
 STEP = {  # what srun says to its only task
     "SLURM_JOB_ID": "17",
     "SLURM_STEP_ID": "0",
@@ -38,19 +35,6 @@ def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_o
     assert call(*SMALL, folder).status == 0
     again = call(*SMALL, folder, "resume=auto", "seed=1")
     assert (again.status, again.err) == (2, f"seed must be 0, as in the record in {tmp_path}/run, got 1\n")
-
-
-def test_it_goes_on_after_a_signal(tmp_path: Path) -> None:
-    """As SLURM sends them on preemption: the one that was asked for, and SIGTERM at once after it."""
-    assert call(*LONG, f"hydra.run.dir={tmp_path}/whole").status == 0
-    line, record = f"dsgd-run {shlex.join(LONG)} resume=auto hydra.run.dir=run", tmp_path / "run"
-    ended = signalled(line, tmp_path, record, lambda: lines(record) >= 3, signal.SIGUSR1, signal.SIGTERM)
-    assert ended.returncode == 130, ended.stderr
-    assert lines(tmp_path / "run") < lines(tmp_path / "whole")
-    assert call(*LONG, f"hydra.run.dir={tmp_path}/run", "resume=auto").status == 0
-    assert marks(tmp_path / "run") == marks(tmp_path / "whole")
-    assert summary(tmp_path / "run") == summary(tmp_path / "whole")
-    assert (tmp_path / "run" / "config.yaml").read_bytes() == (tmp_path / "whole" / "config.yaml").read_bytes()
 
 
 def test_what_was_ended_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:

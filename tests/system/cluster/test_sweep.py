@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -95,17 +94,6 @@ def test_a_sweep_from_submission_to_its_figure(login: Login) -> None:
     assert "left out: 4 points without a result" in said
     assert len((login.folder / "die Bilder" / "summary.csv").read_text().splitlines()) == 1 + 4
     assert (login.folder / "die Bilder" / "overview.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_of_two_submitters_one_finds_nothing_to_do(login: Login) -> None:
-    command = [str(SCRIPTS / "dsgd-sweep"), *f"submit algo=sync,gossip seed=1,2 {HELD}".split()]
-    pipe = subprocess.PIPE
-    both = [login.slurm.popen(*command, cwd=login.folder, stdout=pipe, stderr=pipe) for _ in range(2)]
-    said = [process.communicate(timeout=PATIENCE_S) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert sorted("nothing to submit" in out for out, _ in said) == [False, True]
-    assert len(login.queued()) == 4
-    assert Counter(line["event"] for line in login.manifest()) == {"point": 4, "submitting": 1, "submitted": 1}
 
 
 def test_a_submission_that_was_not_written_down_is_found_in_the_queue(login: Login) -> None:

