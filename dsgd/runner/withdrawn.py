@@ -21,7 +21,8 @@ WITHDRAWN: dict[str, tuple[Any, str]] = {
     "algo=downpour algo.server_nesterov": (False, "algo.server_optimizer=momentum is heavy ball"),
     "algo=downpour algo.adagrad_eps": (1e-8, "algo.server_optimizer=adagrad adds 1e-8 to its sum of squares"),
     **{
-        f"algo={name} algo.seed": (None, "`seed` has its place") for name in ("choco", "compressed", "noloco", "sparta")
+        f"algo={name} algo.seed": (None, "seed, the key of the run, seeds it as well")
+        for name in ("choco", "compressed", "noloco", "sparta")
     },
     "schedule.final": (0.0, "the cosine ends at 0"),
     "data.seed": (0, "generated data are the same in every run; seed orders them"),
