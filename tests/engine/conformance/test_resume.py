@@ -132,7 +132,7 @@ def test_after_any_events_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
         assert expected[1].summary()["messages_lost"] + expected[1].summary()["messages_resent"] > 0
     events = expected[1].machine.loop.processed
     random = sorted(map(int, stream("where to stop", index).integers(0, events, 2)))
-    for stops in (random, *([[0, events - 1], [events // 2, events // 2 + 1]] if case in PLAIN else [])):
+    for stops in (random, *([[0, events - 1]] if case in PLAIN else [])):
         assert_same(in_pieces(experiment, stops, in_memory), expected, stops)
 
 
