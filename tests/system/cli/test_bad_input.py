@@ -40,7 +40,7 @@ algo=streaming algo.bits=5 -> algo.bits must be one of 32, 16, 8, 4 ... got 5
 algo=compressed algo.code=zip -> algo.code must be one of powersgd, topk, randomk, sign ... got 'zip'
 algo=compressed algo.share=0 -> algo.share must be in (0, 1] ... got 0
 algo=choco algo.compressor=powersgd -> algo.compressor must be one of topk, randomk, sign ... got 'powersgd'
-algo=relay topology=ring nodes=5 -> algo=relay needs a tree: topology=chain, binary_tree, star, or a file of one
+algo=relay topology=ring nodes=5 -> algo=relay needs a tree: topology=chain, binary_tree or star
 algo=diloco algo.outer=adam -> algo.outer must be one of nesterov, heavy_ball, slowmo ... got 'adam'
 algo=diloco algo.code=sparse algo.overlap=eager -> algo.code must be none with algo.overlap=eager ... got 'sparse'
 algo=diloco algo.kept=5000 -> algo.kept must be in [1, chunk = 4096] ... got 5000
@@ -142,7 +142,7 @@ def composed_once(choices: tuple[str, ...]) -> dict[str, Any]:
 def refusal(line: str) -> str:
     """Return the error of a configuration, whose files are composed once for all that choose the same ones."""
     given = OverridesParser.create().parse_overrides(split(line))
-    choices = [override for override in given if override.key_or_group in (*GROUPS, "topology.path")]
+    choices = [override for override in given if override.key_or_group in GROUPS]
     values = copy.deepcopy(composed_once(tuple(str(override.input_line) for override in choices)))
     for override in given:
         if override not in choices:
@@ -239,17 +239,12 @@ def test_flags_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.M
     assert (shown.status, "epochs: 20" in shown.out) == (0, True), shown.err
 
 
-GRAPH = "nodes=4 topology=file topology.path=given.txt algo=dpsgd"
 TRACE = "nodes=4 cluster.compute_trace=given.txt"
 
 
 @pytest.mark.parametrize(
     ("line", "content", "rule"),
     [
-        (GRAPH, "0 1\n2 3\n", "topology.path must give a connected graph of nodes=4, got node 2 cut off"),
-        (GRAPH, "0 1\n1 0\n1 2\n2 3\n3 2\n", "topology.path must be symmetric, got edge 1 2 without 2 1"),
-        (GRAPH, "0 1\n1 2\n2 7\n", "topology.path must name nodes 0 to 3 (nodes=4), got edge 2 7"),
-        (GRAPH, "zero one\n", "topology.path must hold whole numbers"),
         (TRACE, "step,rank,seconds\n1,0,0.5\n1,1,-0.5", "cluster.compute_trace must have seconds in (0, 1e+09]"),
         (TRACE, "step,rank,seconds\n1,0,0.5", "cluster.compute_trace must have at least 2 ranks (nodes=4), as one"),
     ],
@@ -277,10 +272,12 @@ def test_a_withdrawn_key_says_what_to_use_instead(tmp_path: Path, monkeypatch: p
         group, _, name = key.partition("." if "." in key else "=")
         result = call(*choices, key if "=" in key else f"{key}=7")
         assert (result.status, result.err) == (2, f"{line}\n")
-        stored = composed([]) | {group: composed([])[group] | {name: "another value"}}
+        stored = composed(choices)
+        values, former = stored[group], {"_target_": "dsgd.Gone", "name": name} if "=" in key else {name: "another"}
         with pytest.raises(ConfigError, match=f"^{re.escape(line)}$"):
-            configure(stored)
-        configure(stored | {group: stored[group] | {name: default}})
+            configure(stored | {group: values | former})
+        if "=" not in key:
+            configure(stored | {group: values | {name: stored["seed"] if name == "seed" else default}})
     assert not list(tmp_path.iterdir())
 
 

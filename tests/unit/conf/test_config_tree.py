@@ -48,10 +48,9 @@ ABSENT = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a graph, and with images in the place of those that Debian has."""
+    """A folder with images in the place of those that Debian has."""
     found = tmp_path_factory.mktemp("choices")
     write_idx(found / "data", "fashion_mnist", each=200)
-    (found / "graph.txt").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n")
     return found
 
 
