@@ -41,7 +41,7 @@ def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if not isinstance(values, Mapping) or "_target_" not in values:
             continue
         target = values["_target_"]
-        if not isinstance(target, str) or MOVED.get(target, target) not in offered(group):
+        if not isinstance(target, str) or MOVED.get(target, target) not in offered(group).values():
             options = {key: with_numbers(value) for key, value in values.items() if key != "name"}
             code[group] = {"_target_": target, **options}
         elif "target" in values:
@@ -50,9 +50,10 @@ def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @functools.cache
-def offered(group: str) -> frozenset[str]:
-    """Return the classes that the choices of a configuration group name; none for a key that is no group."""
+def offered(group: str) -> Mapping[str, str]:
+    """Return the class that each choice of a configuration group names; none for a key that is no group."""
     folder = files("dsgd.conf") / group
     choices = [path for path in folder.iterdir() if path.name.endswith(".yaml")] if folder.is_dir() else []
-    texts = [path.read_text(encoding="utf-8") for path in choices]
-    return frozenset(name for text in texts for name in re.findall(r"^_target_: (\S+)$", text, re.M))
+    texts = {path.name.removesuffix(".yaml"): path.read_text(encoding="utf-8") for path in choices}
+    targets = {name: re.search(r"^_target_: (\S+)$", text, re.M) for name, text in texts.items()}
+    return {name: target[1] for name, target in sorted(targets.items()) if target is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dsgd.cli.compose import GROUPS
+from dsgd.runner.values import locate
 from tests.support.choices import choice
 from tests.support.command import call
 from tests.support.each_row import each_row
@@ -44,6 +46,18 @@ def test_the_options_are_those_of_the_list() -> None:
         "the options of the command line have changed; if that is meant, say so in the CHANGELOG, and renew the list: "
         "python -m tests.unit.conf.test_options > tests/unit/conf/options.txt"
     )
+
+
+@pytest.mark.parametrize("group", ["algo", "topology"])
+def test_the_defaults_of_a_class_are_those_of_its_file(group: str) -> None:
+    """`dsgd.torch.distribute` makes algorithms and topologies of their classes, without the files."""
+    for path in sorted((CONF / group).glob("*.yaml")):
+        values = choice(group, path.stem)
+        cls = locate(values.pop("_target_"), group)
+        for field in dataclasses.fields(cls):
+            if field.name in values and values[field.name] != "???":
+                default = field.default_factory() if callable(field.default_factory) else field.default
+                assert (path.stem, field.name, values[field.name]) == (path.stem, field.name, default)
 
 
 def test_help_names_every_group_and_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
