@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.cli.key_list import comments
+from dsgd.cli.key_list import HEAD, comments
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF, ALGORITHMS, REFERENCE = ROOT / "conf", ROOT / "dsgd" / "algorithms", ROOT / "tests" / "support" / "reference.py"
@@ -32,7 +32,7 @@ LANGUAGES = {".py": "python", ".yaml": "yaml", ".h": "c", ".c": "c", ".sh": "bas
 # Lines of an algorithm's docstring that begin a paragraph.
 PARAGRAPH = re.compile(r"\n(?=\S)((?:Differences|Cost|Output model|A worker that fails)\b)")
 # of an algorithm's docstring
-COMMANDS = ("compare", "plot", "sweep", "reproduce", "calibrate")  # whose help argparse prints; Hydra prints dsgd-run's
+COMMANDS = ("compare", "plot", "sweep", "reproduce", "calibrate")  # whose help argparse prints
 # By algorithm: the functions that are its NumPy loop, where the name alone does not find them.
 LOOPS = {
     "sync": ["sync", "backup_workers"],
@@ -192,8 +192,7 @@ def cell(text: str) -> str:
 
 def commands_page() -> str:
     """Return the page of the commands: what each prints for --help."""
-    template = yaml.safe_load((CONF / "config.yaml").read_text())["hydra"]["help"]["template"]
-    texts = {"run": template.partition("Groups (group=choice):")[0].rstrip()}
+    texts = {"run": HEAD}
     for command in COMMANDS:
         texts[command] = help_of(command)
     for name in ("submit", "status", "logs", "cancel", "retry", "collect"):
@@ -209,8 +208,9 @@ def help_of(command: str, *words: str) -> str:
     """Return what a command prints for --help, 100 columns wide."""
     os.environ["COLUMNS"] = "100"
     printed = io.StringIO()
+    module = "studies" if command == "reproduce" else command
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        importlib.import_module(f"dsgd.cli.{command}").main([*words, "--help"])
+        importlib.import_module(f"dsgd.cli.{module}").main([*words, "--help"])
     return printed.getvalue()
 
 

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
-from dsgd.host.resources import cores
 from dsgd.runner.values import ConfigError
+from dsgd.runner.withdrawn import FLAGS
 from dsgd.safe_text import for_terminal
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
@@ -96,51 +96,41 @@ def as_typed(override: str) -> str:
     return override.removeprefix("++") if override.startswith(tuple(f"++{key}" for key in FREE)) else override
 
 
+class _Withdrawn(argparse.Action):
+    """A flag that says what to use instead."""
+
+    def __call__(self, parser: object, namespace: object, values: object, option_string: str | None = None) -> NoReturn:
+        raise ConfigError(f"{option_string} is withdrawn: {FLAGS[str(self.option_strings[0])]}")
+
+
+def run_parser() -> Parser:
+    """Return the parser of dsgd-run, whose errors are one line."""
+    parser = Parser(prog="dsgd-run", add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    add = parser.add_argument
+    add("--multirun", "-m", action="store_true", help="a run for each combination of values, as of nodes=2,4 seed=0,1")
+    add("--cfg", "-c", choices=["job"], help="job: print the configuration, run nothing")
+    add("--resolve", action="store_true", help="with --cfg: print what interpolations come to")
+    add("--config-dir", "-cd", help="a folder of your own configuration files")
+    add("--config-name", "-cn", default="config", help="the file to begin with, in place of config.yaml")
+    add("--shell-completion", "-sc", action="store_true", help="install=bash, and what bash then asks; also zsh, fish")
+    add("--version", action="store_true", help="print the version of dsgd")
+    add("--help", "-h", action="store_true", help="print this")
+    for flag in FLAGS:
+        add(flag, nargs="?", action=_Withdrawn, help=argparse.SUPPRESS)
+    return parser
+
+
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse flags and overrides. Raises ConfigError."""
-    options, unknown = _parser().parse_known_args(arguments)
+    """Parse a command line of dsgd-run. Raises ValueError."""
+    options, unknown = run_parser().parse_known_args(arguments)
     if unknown:
         raise ConfigError(unrecognized(unknown, arguments))
+    if options.multirun and options.cfg:
+        raise ConfigError("--cfg must be given without -m, got both")
     check_quotes(options.overrides)
     return options
 
 
-def together(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with its overrides behind each other, as Hydra wants them. Raises ConfigError."""
-    overrides = parsed(arguments).overrides
-    first = arguments.index(overrides[0]) if overrides else 0
-    if list(arguments[first : first + len(overrides)]) == overrides:
-        return list(arguments)
-    flags = list(arguments)
-    for text in overrides:
-        flags.remove(text)
-    return [*overrides, *flags]
-
-
-def has_jobs_at_a_time(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for a sweep that uses several cores. Raises ConfigError."""
-    options = parsed(arguments)
-    instead = options.help, options.hydra_help, options.shell_completion, options.experimental_rerun
-    asked = options.multirun and not any((*instead, options.cfg, options.info))
-    return asked and "sweep.jobs=1" not in options.overrides and cores() > 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser of Hydra's flags, whose errors are one line."""
-    parser = Parser(prog="dsgd-run", add_help=False)
-    parser.add_argument("overrides", nargs="*")
-    for names in (("--help", "-h"), ("--hydra-help",), ("--version",), ("--resolve",), ("--run", "-r")):
-        parser.add_argument(*names, action="store_true")
-    for names in (("--multirun", "-m"), ("--shell-completion", "-sc")):
-        parser.add_argument(*names, action="store_true")
-    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
-    infos = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
-    parser.add_argument("--info", "-i", nargs="?", const="all", choices=infos)
-    for names in (("--package", "-p"), ("--config-path", "-cp"), ("--config-name", "-cn"), ("--config-dir", "-cd")):
-        parser.add_argument(*names)
-    parser.add_argument("--experimental-rerun")
-    return parser
-
-
-def one_line(error: BaseException) -> str:
+def one_line(error: BaseException | str) -> str:
     return for_terminal(" ".join(str(error).split()))

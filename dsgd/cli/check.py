@@ -1,19 +1,17 @@
-"""Everything that dsgd-run is about to do, checked before Hydra does any of it."""
+"""Check everything that dsgd-run is about to do, before it does any of it."""
 
 from __future__ import annotations
 
 import os
+import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import opened, parsed
-from dsgd.cli.checked import MULTIRUN, RUN_FOLDER, SWEEP_FOLDER, Checked
-from dsgd.cli.compose import CONFIG_NAME, ConfigTree, HydraJob, HydraJobs
+from dsgd.cli.compose import RUN_FOLDER, SWEEP_FOLDER, CommandLine, ConfigTree, Job
 from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, refuse_links, remove_empty
-from dsgd.cli.key_list import put_into_help
-from dsgd.cli.local_sweep import jobs_at_once, labels
-from dsgd.cli.multirun import multirun_of, needs_hydra
+from dsgd.cli.local_sweep import label_jobs
 from dsgd.engines.execute import join_launch
 from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
@@ -21,10 +19,9 @@ from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
-from dsgd.runner.configuration import LoadedData
 from dsgd.runner.feasible import KnownModels, check_with_torch
 from dsgd.runner.gradient_time import with_shared_times
-from dsgd.runner.plan import Plan, plan_run
+from dsgd.runner.plan import Plan, plan_run, with_wandb_group
 from dsgd.runner.resume import (
     NothingToDo,
     checkpoint_of,
@@ -32,51 +29,43 @@ from dsgd.runner.resume import (
     contents,
     has_configuration,
     is_automatic,
-    quoted,
-    typed,
     unfinished,
 )
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 
 
-def check(arguments: Sequence[str], interruption: Interruption) -> Checked:
-    """Check everything that Hydra is about to do, before it does anything. Raises ConfigError, NothingToDo and, after a
-    signal, KeyboardInterrupt."""
-    options = parsed(arguments)
-    if options.hydra_help or options.version or options.shell_completion or options.experimental_rerun:
-        return Checked()
-    if options.config_path is not None:
-        raise ConfigError(f"--config-path must not be given (--config-dir adds a folder), got {options.config_path}")
-    if options.multirun + options.run + (options.cfg is not None) + (options.info is not None) > 1:
-        raise ConfigError("Only one of --run, --multirun, --cfg and --info can be specified")
-    tree = ConfigTree(options.config_dir, options.config_name or CONFIG_NAME)
-    if options.help:
-        put_into_help(tree.described(options.overrides))
-        return Checked()
-    if options.cfg or options.info:
-        tree.load(options.overrides)
-        return Checked()
+def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> CommandLine | None:
+    """Return the runs of a command line with their plans; None, after a line, if there is nothing to do. Raises
+    ConfigError and, after a signal, KeyboardInterrupt."""
+    key = SWEEP_FOLDER if options.multirun else RUN_FOLDER
+    given = any(text.startswith(f"{key}=") for text in options.overrides)
     overrides = options.overrides
     if not options.multirun:
-        overrides = [*_run_folder(overrides), *_choices_to_go_on_with(tree, overrides), *overrides]
-    jobs = tree.jobs(overrides, options.multirun, interruption.check)
-    with interruption.armed(), ends_are_errors(), LoadedData().shared():
-        return (_check_sweep if jobs.swept else _check_run)(jobs, options.overrides)
-
-
-def _run_folder(overrides: Sequence[str]) -> list[str]:
-    """Return the override of the folder of a job step's record, which is found when SLURM starts the job again."""
-    where = legible(os.environ)
-    step = None if where is None else where.step
-    if step is None or _is_given(RUN_FOLDER, overrides):
-        return []
-    return [f"{RUN_FOLDER}=outputs/{step}_${{hydra.runtime.choices.algo}}_${{nodes}}"]
+        where = legible(os.environ)
+        if where is not None and where.step is not None and not given:  # found when SLURM starts the job again
+            overrides = [f"{key}=outputs/{where.step}_${{hydra.runtime.choices.algo}}_${{nodes}}", *overrides]
+        overrides = [*_choices_to_go_on_with(tree, overrides), *overrides]
+    command_line = tree.jobs(overrides, options.multirun, interruption.check)
+    timed = command_line.timed and not given  # the folder may be of another command that begins at the same time
+    with interruption.armed(), ends_are_errors():
+        try:
+            if options.multirun:
+                _check_sweep(command_line.runs, timed)
+            else:
+                _check_run(command_line.runs[0], given, timed)
+        except NothingToDo as line:
+            interruption.end()
+            where = legible(os.environ)
+            if where is None or where.rank == 0:
+                print(line, file=sys.stderr)
+            return None
+    return command_line
 
 
 def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
     """Return the choice of each group whose options are given beside resume=PATH, as that run has it: the option may be
     one that the default choice lacks."""
-    given = {override.key_or_group: override for override in tree.parse(opened(overrides))}
+    given = {override.key_or_group: override for override in tree.parse(overrides)}
     groups = {key.partition(".")[0] for key in given if "." in key} - given.keys()
     path = given["resume"].value() if "resume" in given else None
     if not isinstance(path, str) or is_automatic(path):
@@ -89,15 +78,10 @@ def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[s
     return [f"{group}={name}" for group, name in names.items() if name in tree.choices(group)]
 
 
-def _is_given(key: str, overrides: Sequence[str]) -> bool:
-    return any(text.startswith(f"{key}=") for text in overrides)
+def _check_run(job: Job, given: bool, timed: bool) -> None:
+    """Check a single run, begun or gone on with, and set its plan and folder. Raises ConfigError and NothingToDo.
 
-
-def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
-    """Check a single run: begun, or gone on with. Raises ConfigError and NothingToDo."""
-    given = _is_given(RUN_FOLDER, overrides)
-    timed = jobs.timed and not given  # of a run that begins at the same time
-    (job,) = jobs.runs
+    given: its folder is. timed: the folder has the time in its name."""
     values, folder, in_place = job.values, job.folder.absolute(), False
     if is_automatic(values.get("resume")):
         in_place = not timed  # what is there without a checkpoint is begun again
@@ -109,91 +93,69 @@ def _check_run(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
         in_place = folder.resolve() == before
         if in_place:
             plan = _in_its_own_folder(plan)
-    check_with_torch(plan, jobs.here, [])
-    standing = existing_ancestor(folder)
+    check_with_torch(plan, True, [])
+    job.standing = existing_ancestor(folder)
     if timed and plan.checkpoint is None and (plan.engine == "sim" or launch(os.environ).rank == 0):
         folder = new_folder(folder, RUN_FOLDER)
     try:
-        joined = join_launch(plan, folder)
+        job.joined = join_launch(plan, folder)
     except BaseException:
-        remove_empty(folder, standing)
+        remove_empty(folder, job.standing)
         raise
-    if joined is not None and joined.rank > 0:
-        folder = Path(joined.meeting.folder)  # rank 0 checks it: several at once would take each other's trial away
-        return Checked([plan], overrides=[f"{RUN_FOLDER}={quoted(folder)}"], joined=joined)
-    if not in_place:
-        _check_unused(folder, job)
-    plan = replace(plan, contents=contents(folder))
-    check_writable(folder, RUN_FOLDER)
-    added = [] if given else [f"{RUN_FOLDER}={quoted(folder)}"]
-    asked = joined is not None or jobs.whole is None or needs_hydra(jobs.whole)
-    folders = {folder: standing}
-    return Checked([plan], overrides=added, folders=folders, joined=joined, needs_hydra=asked)
+    if job.joined is not None and job.joined.rank > 0:  # rank 0 checks it: several would take each other's trial away
+        job.standing = folder = Path(job.joined.meeting.folder)
+    else:
+        if not in_place:
+            _check_unused(folder, RUN_FOLDER, job.folder)
+        plan = replace(plan, contents=contents(folder))
+        check_writable(folder, RUN_FOLDER)
+    job.plan, job.folder = plan, folder
 
 
-def _check_sweep(jobs: HydraJobs, overrides: Sequence[str]) -> Checked:
-    """Check every job of a sweep before the first one starts. Raises ConfigError."""
-    given = _is_given(SWEEP_FOLDER, overrides)
-    timed = jobs.timed and not given  # the folder may be of a sweep that begins at the same time
-    plans: list[Plan | None] = []
-    folders: dict[Path, Path] = {}
+def _check_sweep(jobs: Sequence[Job], timed: bool) -> None:
+    """Check every job of a sweep before the first one starts, and set its plan and folder. Raises ConfigError.
+
+    timed: the folder of the sweep has the time in its name."""
     models: KnownModels = []
-    for job in jobs.runs:
+    folders = set[Path]()
+    for job in jobs:
         folder, resume = job.folder.absolute(), job.values.get("resume")
         automatic = is_automatic(resume) and not timed
         if resume is not None and not is_automatic(resume):
             raise ConfigError(f"resume must be auto in a sweep, got {resume}")
         if is_automatic(resume) and timed:
             job.values["resume"] = None  # there is nothing in a new folder
-        plan = plan_job(job, folder, automatic)
-        if plan is not None:
-            check_with_torch(plan, jobs.here, models)
-            if plan.engine != "sim" and (where := launch(os.environ)).kind != "local":
+        job.plan = plan_job(job, folder, automatic)
+        if job.plan is not None:
+            check_with_torch(job.plan, True, models)
+            if job.plan.engine != "sim" and (where := launch(os.environ)).kind != "local":
                 started = f"got --multirun in {where.nodes} processes"
                 raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
             if not automatic and not timed:
                 same = has_configuration(folder, job.values)
-                _check_unused(folder, job, "; resume=auto makes the missing runs" if same else "")
-            plan = replace(plan, contents="nothing" if timed else contents(folder))
-        plans.append(plan)
+                _check_unused(folder, SWEEP_FOLDER, job.folder, "; resume=auto makes the missing runs" if same else "")
+            job.plan = replace(job.plan, contents="nothing" if timed else contents(folder))
         if folder in folders:
             raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
-        folders[folder] = existing_ancestor(folder)
-    for folder in folders:
-        check_writable(folder, SWEEP_FOLDER)
-        if jobs.folder is not None and folder.is_relative_to(top := jobs.folder.absolute()):
-            refuse_links(top, folder.relative_to(top), SWEEP_FOLDER)
-            refuse_links(top, MULTIRUN, SWEEP_FOLDER)
-    if jobs.here:
-        plans = with_shared_times(plans, [(job.values, job.folder.absolute()) for job in jobs.runs])
-    whole = jobs.folder
-    if whole is not None and timed:
-        before, whole = whole.absolute(), new_folder(whole, SWEEP_FOLDER)
-        folders = {whole.absolute() / path.relative_to(before): above for path, above in folders.items()}
-    # Hydra would take the time in its name anew
-    added = [] if given or whole is None else [f"{SWEEP_FOLDER}={typed(whole)}"]
-    locked = None if whole is None else whole.absolute()
-    if not jobs.here:
-        return Checked(overrides=added, folders=folders, sweep_folder=locked)
-    at_once = jobs_at_once(jobs.at_once, [plan for plan in plans if plan is not None])
-    multirun = None
-    if jobs.whole is not None and whole is not None and not needs_hydra(jobs.whole):
-        multirun = multirun_of(jobs.whole, whole, added)
-    plans = _told_once(plans)
-    return Checked(plans, labels(jobs.runs), at_once, added, folders, multirun=multirun, sweep_folder=locked)
+        folders.add(folder)
+        job.folder, job.top, job.standing = folder, job.top.absolute(), existing_ancestor(folder)
+    for job in jobs:
+        check_writable(job.folder, SWEEP_FOLDER)
+        refuse_links(job.top, job.folder.relative_to(job.top), SWEEP_FOLDER)
+    plans = with_shared_times([job.plan for job in jobs], [(job.values, job.folder) for job in jobs])
+    tops = {job.top: job.top for job in jobs}
+    if timed:
+        tops = {top: new_folder(top, SWEEP_FOLDER) for top in tops}
+    reasons = set[str]()  # for which an engine was chosen: the first job that has one says it
+    for job, plan in zip(jobs, plans, strict=True):
+        job.folder, job.top = tops[job.top] / job.folder.relative_to(job.top), tops[job.top]
+        if plan is not None:
+            job.plan = with_wandb_group(replace(plan, why="") if plan.why in reasons else plan, job.top.name)
+            reasons.add(plan.why)
+    label_jobs(jobs)
 
 
-def _told_once(plans: Sequence[Plan | None]) -> list[Plan | None]:
-    """Return the plans of a sweep's jobs, where of those with the same choice of an engine the first one says why."""
-    result: list[Plan | None] = []
-    reasons: set[str] = set()
-    for plan in plans:
-        result.append(replace(plan, why="") if plan is not None and plan.why in reasons else plan)
-        reasons.add("" if plan is None else plan.why)
-    return result
-
-
-def plan_job(job: HydraJob, folder: Path, automatic: bool) -> Plan | None:
+def plan_job(job: Job, folder: Path, automatic: bool) -> Plan | None:
     """Return the plan of a sweep's job; None if its run has ended. automatic: resume the run in the folder."""
     if not automatic:
         return plan_run(job.values, job.overrides)
@@ -221,11 +183,12 @@ def _way_on(folder: Path) -> str:
     return f"; that run is {read_status(folder)}"
 
 
-def _check_unused(folder: Path, job: HydraJob, way: str | None = None) -> None:
-    """Raise ConfigError for a folder that holds a record. way: to resume it; None: as it is of a single run."""
+def _check_unused(folder: Path, key: str, given: Path, way: str | None = None) -> None:
+    """Raise ConfigError for a folder that holds a record. key: that names it, as `given`. way: to resume it; None: as
+    it is of a single run."""
     if os.path.exists(folder / METRICS):
         under_way = is_in_use(folder)
         way = _way_on(folder) if way is None else way
         if under_way or is_in_use(folder):  # it may have ended, or begun, while we looked
-            raise ConfigError(f"{job.folder_key} must not be in use by another run, got {job.folder}")
-        raise ConfigError(f"{job.folder_key} must not hold another run's record, got {job.folder}{way}")
+            raise ConfigError(f"{key} must not be in use by another run, got {given}")
+        raise ConfigError(f"{key} must not hold another run's record, got {given}{way}")

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
-from dsgd.cli.beside import beside
 from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
@@ -29,8 +28,6 @@ from dsgd.cli.tally import Tally
 from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
-from dsgd.engines.early_imports import import_engines
-from dsgd.host.resources import cores
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
@@ -39,9 +36,6 @@ from dsgd.report.units import without_units
 from dsgd.runner.feasible import KnownModels, check_with_torch
 from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
-
-if TYPE_CHECKING:
-    pass
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20
 # of the options, for the same comparison
@@ -70,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.script is not None:
             check_file(Path(typed.script), "--script")
         log = log_axes(typed.log)
-        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir, owns_process=argv is None)
+        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
         with made as result:
             report(result, typed.width, typed.html, log)
             show_use(winner(result), typed.script)
@@ -110,15 +104,13 @@ def compare(
     interruption: Interruption,
     config_dir: str | None = None,
     at_once: int | None = None,
-    owns_process: bool = False,
     part: str = "",
 ) -> Iterator[ComparisonResult]:
     """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison, locked
-    until the block ends. at_once: how many runs at a time on this machine; None: one a core. owns_process: in a process
-    of the command's. part: of a command that makes several comparisons, for its progress.
+    until the block ends. at_once: how many runs at a time on this machine; None: one a core. part: of a command that
+    makes several comparisons, for its progress.
 
-    Raises ValueError, of one line, before anything is written, or SystemExit after it where own; Unfinished;
-    KeyboardInterrupt."""
+    Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
     check_quotes(overrides)
     settings, contender_overrides = [], []
     for text in opened(overrides):
@@ -131,17 +123,10 @@ def compare(
     if of_slurm and not on_slurm:
         raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
 
-    def prepare() -> tuple[Composer, list[Entry]]:
-        composer = Composer(ConfigTree(config_dir), options)
-        entries = composer.entries(contender_overrides)
-        with ends_are_errors():
-            _check(entries, composer, options)
-        return composer, entries
-
-    if owns_process and not on_slurm and cores() > 1:
-        composer, entries = beside(prepare, lambda: import_engines(["sim"]), "dsgd-compare")
-    else:
-        composer, entries = prepare()
+    composer = Composer(ConfigTree(config_dir), options)
+    entries = composer.entries(contender_overrides)
+    with ends_are_errors():
+        _check(entries, composer, options)
     tally = Tally(part)
     runner: Runner = (
         SlurmRunner(folder, config_dir, of_slurm)

@@ -1,8 +1,11 @@
-"""Hydra's part: overrides to resolved configurations, with errors of one line and near names. Does not import torch."""
+"""Overrides to resolved configurations, by Hydra's compose API, with errors of one line and near names. Does not import
+torch.
+
+Hydra composes and nothing else: `hydra.main` would compose every run again, and print errors of its own.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import pickle
@@ -10,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_module
 from hydra.core.config_loader import ConfigLoader
@@ -20,6 +23,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.plugins.completion_plugin import CompletionPlugin
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -28,50 +32,61 @@ from yaml import YAMLError
 
 from dsgd.cli import other_names
 from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
-from dsgd.cli.key_list import files_of, key_list
-from dsgd.cli.wrong_keys import did_you_mean, key_first, suggestion, unknown_key
+from dsgd.cli.folders import remove_empty
+from dsgd.cli.wrong_keys import did_you_mean, has_key, suggestion, unknown_key
 from dsgd.report.units import without_units
 from dsgd.runner.configuration import KEYS, SweepOptions
+from dsgd.runner.plan import Plan
 from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
 from dsgd.runner.withdrawn import explained
 
+if TYPE_CHECKING:
+    from dsgd.engines.dist.launch.meeting import Joined
+
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+# beginnings of the keys of Hydra's that say where records are, and what is composed
+OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")
+PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 
 
-@dataclass(frozen=True)
-class HydraJob:
-    """One run that Hydra would start. values: its configuration, resolved. overrides: what the user gave for it.
-    folder: of its record; folder_key: the key that set it."""
+@dataclass
+class Job:
+    """One run that a command line asks for.
+
+    values: its configuration, resolved. overrides: what the user gave for it. folder: of its record, below that of a
+    sweep; top: that of the sweep, for a single run its folder. label: what tells it from the other jobs. plan: once it
+    is checked; None then: its run has come to its end. standing: the nearest folder that was there before."""
 
     values: dict[str, Any]
     overrides: list[str]
     folder: Path
-    folder_key: str
+    top: Path
+    label: str = ""
+    plan: Plan | None = None
+    standing: Path | None = None
+    joined: Joined | None = None
+
+    def remove_empty(self) -> None:
+        """Take the folder away if there is nothing in it, and those above it that were not there before."""
+        remove_empty(self.folder, self.standing or self.folder)
 
 
-@dataclass(frozen=True)
-class HydraJobs:
-    """The runs of a command line, in their order.
+@dataclass
+class CommandLine:
+    """The runs of a command line, in their order. at_once: how many of them at a time, from `sweep.jobs`; None for
+    auto. timed: the folder of the run or sweep has the time in its name."""
 
-    swept: those of a sweep; none of them is known beforehand with another sweeper than Hydra's own. here: Hydra starts
-    them in this process. at_once: how many of a sweep at a time, from `sweep.jobs`; None for auto. folder: of the
-    sweep; None if its jobs have several. whole: the configuration of the run, or of the sweep before its points are
-    chosen. timed: the folder of the run or sweep has the time in its name."""
-
-    runs: list[HydraJob]
-    swept: bool
-    here: bool
-    at_once: int | None = None
-    folder: Path | None = None
-    whole: DictConfig | None = None
-    timed: bool = False
+    runs: list[Job]
+    at_once: int | None
+    timed: bool
 
 
 class UserFolder(SearchPathPlugin):
-    """Adds a folder to the configurations that Hydra finds, at the place that --config-dir has in `hydra.main`."""
+    """Adds a folder to the configurations that Hydra finds, before the package's."""
 
-    path: ClassVar[str | None] = None  # of the tree that is being made: hydra.main adds its folder by itself
+    path: ClassVar[str | None] = None  # of the tree that is being made
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if self.path is not None:
@@ -79,7 +94,8 @@ class UserFolder(SearchPathPlugin):
 
 
 class ConfigTree:
-    """The configuration files as `hydra.main` finds them: the package's own, and a folder of the user's besides."""
+    """The configuration files: the package's own, and a folder of the user's besides. loader: Hydra's. groups: of
+    files. config_name: the file to begin with."""
 
     def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
         """Raises ConfigError if there is no such folder."""
@@ -89,86 +105,106 @@ class ConfigTree:
         UserFolder.path = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
         try:
             with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
-                self._loader: ConfigLoader = GlobalHydra.instance().config_loader()
+                self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
         finally:
             UserFolder.path = None
-        self._groups = {*GROUPS, *self._loader.list_groups("")}
-        self._config_name = config_name
+        self.groups = {*GROUPS, *self.loader.list_groups("")} - {"hydra"}
+        self.config_name = config_name
         self._parsed: dict[str, Override] = {}  # the jobs of a sweep have most overrides in common
         # by the files that overrides choose, pickled: copies of a configuration would take six times as long
         self._composed: dict[tuple[str, ...], bytes] = {}
 
     def choices(self, group: str) -> list[str]:
         """Return the names of the files of a group."""
-        return self._loader.get_group_options(group)
+        return self.loader.get_group_options(group)
 
-    def load(self, overrides: Sequence[str], mode: RunMode = RunMode.RUN) -> DictConfig:
+    def load(self, overrides: Sequence[str]) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
         overrides = opened(overrides)
+        for override in self.parse(overrides):
+            if override.is_sweep_override():
+                raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
         try:
-            return self._load(overrides, mode)
+            config = self.loader.load_configuration(self.config_name, overrides, RunMode.RUN)
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigError(self._explained(error, overrides)) from error
         except RecursionError as error:
             raise ConfigError("the configuration must not be so deep, got lists or mappings in hundreds") from error
+        for group in ("hydra/launcher", "hydra/sweeper"):
+            if config.hydra.runtime.choices[group] != "basic":  # in a file of the user's
+                _check_hydra(group)
+        return config
 
-    def described(self, overrides: Sequence[str]) -> str:
-        """Return every key of a command line with its value and what it does. Raises ConfigError."""
+    def text(self, overrides: Sequence[str], resolve: bool) -> str:
+        """Return the configuration of a run as YAML. resolve: what interpolations come to. Raises ConfigError."""
         config = self.load(overrides)
-        return key_list(config, files_of(self._loader, self._config_name, opened(overrides)))
+        try:
+            keys = [str(key) for key in config if key != "hydra"]
+            return OmegaConf.to_yaml(OmegaConf.masked_copy(config, keys), resolve=resolve)
+        except OmegaConfBaseException as error:
+            raise ConfigError(_reason(error)) from error
 
-    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> HydraJobs:
+    def complete(self, overrides: Sequence[str]) -> None:
+        """Print what a shell needs to complete command lines, or asks while one is typed. Raises ConfigError.
+
+        overrides: install=SHELL, uninstall=SHELL or query=SHELL."""
+        known: list[Any] = Plugins.instance().discover(CompletionPlugin)
+        plugins = {plugin.provides(): plugin for plugin in known}
+        action, _, shell = " ".join(overrides).partition("=")
+        if action not in ("install", "uninstall", "query") or shell not in plugins:
+            rule = f"install=SHELL, uninstall=SHELL or query=SHELL of {', '.join(sorted(plugins))}"
+            raise ConfigError(f"--shell-completion must be followed by {rule}, got {' '.join(overrides) or 'nothing'}")
+        plugin = plugins[shell](self.loader)
+        if action == "query":
+            plugin.query(self.config_name)
+        else:
+            getattr(plugin, action)()
+
+    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> CommandLine:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
 
         between: called before each job of a sweep; what it raises ends this."""
-        overrides = opened(overrides)
+        for override in self.parse(overrides):
+            key, swept = override.key_or_group, override.is_sweep_override()
+            if key.startswith("sweep.") and not multirun:
+                raise ConfigError(f"sweep.jobs must be given with a sweep (-m) only, got {override.input_line}")
+            if swept and not multirun:
+                rule = f"{key} must be one value without -m (multirun), got {override.get_value_string()}"
+                raise ConfigError(f"{rule}; add -m to run every one of them")
+            if swept and key.startswith("sweep."):
+                raise ConfigError(f"{key} must be one value, got {override.get_value_string()}")
+        if multirun:
+            jobs, first = self._grid(overrides, (), between)
+            if first is None:
+                raise ConfigError(f"a sweep must have at least one run, got none from {' '.join(overrides)}")
+            return CommandLine(jobs, _at_once(first), _is_timed(first, "sweep"))
+        config = self.load(overrides)
+        return CommandLine([_job(config, overrides)], 1, _is_timed(config, "run"))
+
+    def grid(self, overrides: Sequence[str], hydra: Sequence[str]) -> list[Job]:
+        """Return the runs of a grid. hydra: overrides of Hydra's own keys, the folder among them. Raises
+        ConfigError."""
+        return self._grid(overrides, hydra)[0]
+
+    def _grid(
+        self, overrides: Sequence[str], hydra: Sequence[str], between: Callable[[], None] = lambda: None
+    ) -> tuple[list[Job], DictConfig | None]:
+        """Return the runs of a grid, and what the first was made of."""
         parsed = self.parse(overrides)
-        of_sweep = [override for override in parsed if override.get_key_element().startswith("sweep.")]
-        for override in of_sweep:
-            if override.is_sweep_override():
-                raise ConfigError(f"sweep.jobs must be one value, got {override.get_value_string()}")
-        master = self.load(overrides, RunMode.MULTIRUN)
-        at_once = _at_once(master)
-        hydra = master.hydra
-        here = hydra.launcher._target_.endswith(".BasicLauncher")
-        if of_sweep and not (here and (multirun or hydra.mode == RunMode.MULTIRUN)):
-            rule = "sweep.jobs must be given with a sweep (-m) on this machine only"
-            raise ConfigError(f"{rule}, got {of_sweep[0].input_line}")
-        if not multirun and hydra.mode != RunMode.MULTIRUN:
-            for override in parsed:
-                if override.is_sweep_override():
-                    key, value = override.get_key_element(), override.get_value_string()
-                    rule = f"{key} must be one value without -m (multirun), got {value}"
-                    raise ConfigError(f"{rule}; add -m to run every one of them")
-            job = _job(master, hydra.overrides.task, None)
-            return HydraJobs([job], False, here, whole=master, timed=_is_timed(master, "run"))
-        if not hydra.sweeper._target_.endswith(".BasicSweeper"):
-            return HydraJobs([], True, here=False)
-        with contextlib.suppress(OmegaConfBaseException):  # every job reports it again
-            OmegaConf.select(master, "hydra.sweep.dir")  # fixes the time of ${now:...}, which all jobs share
-        # as typed: an interpolation in them is each job's to resolve
-        given: Any = OmegaConf.to_container(hydra.overrides, resolve=False)
-        swept = [f"{key}={value}" for key, value in (hydra.sweeper.get("params") or {}).items()]
-        jobs, folders = [], set()
-        for number, point in enumerate(self._points([*swept, *given["task"]])):
+        hydra = [*(str(override.input_line) for override in parsed if override.is_hydra_override()), *hydra]
+        jobs, first = list[Job](), None
+        for number, point in enumerate(self._points([item for item in parsed if not item.is_hydra_override()])):
             between()
-            config = self._point([*given["hydra"], *point])
-            OmegaConf.copy_cache(from_config=master, to_config=config)
+            config = self._point([*hydra, *point])
+            first = config if first is None else first
+            OmegaConf.copy_cache(from_config=first, to_config=config)  # ${now:...} is the same for all
             jobs.append(_job(config, point, number))
-            folders.add(Path(config.hydra.sweep.dir))
-        folder = folders.pop() if len(folders) == 1 else None
-        return HydraJobs(jobs, True, here, at_once, folder, master, folder is not None and _is_timed(master, "sweep"))
+        return jobs, first
 
-    def grid(self, overrides: Sequence[str], hydra: Sequence[str]) -> list[HydraJob]:
-        """Return the runs of a grid, whatever sweep the files ask for. hydra: overrides of Hydra's own keys, the folder
-        among them. Raises ConfigError."""
-        points = enumerate(self._points(opened(overrides)))
-        return [_job(self._point([*hydra, *point]), point, number) for number, point in points]
-
-    def _points(self, overrides: Sequence[str]) -> list[list[str]]:
+    def _points(self, overrides: Sequence[Override]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
         choices: dict[str, list[str]] = {}
-        for override in self.parse(overrides):
+        for override in overrides:
             key = override.get_key_element()
             if override.is_discrete_sweep():
                 choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
@@ -184,7 +220,7 @@ class ConfigTree:
         choosing, setting = [], []
         for override in self.parse(overrides):
             key = override.key_or_group
-            plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in self._groups
+            plain_value = override.type is OverrideType.CHANGE and override.package is None and key not in self.groups
             (setting if plain_value and not key.startswith("hydra") else choosing).append(override)
         choice = tuple(str(override.input_line) for override in choosing)
         if choice not in self._composed:
@@ -199,15 +235,12 @@ class ConfigTree:
             return self.load(overrides)  # only Hydra knows this name
         return config
 
-    def _load(self, overrides: Sequence[str], mode: RunMode) -> DictConfig:
-        self.parse(overrides)
-        return self._loader.load_configuration(self._config_name, list(overrides), mode)
-
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parse overrides by Hydra's grammar. Raises ConfigError."""
+        overrides = opened(overrides)
         try:
             new = [text for text in dict.fromkeys(overrides) if text not in self._parsed]
-            parser = OverridesParser.create(config_loader=self._loader)
+            parser = OverridesParser.create(config_loader=self.loader)
             self._parsed.update(zip(new, parser.parse_overrides(new), strict=True))
             parsed = [self._parsed[text] for text in overrides]
         except RecursionError as error:
@@ -216,11 +249,13 @@ class ConfigTree:
         except OverrideParseException as error:
             if text := self._without_value(as_typed(str(error.override))):
                 raise ConfigError(text) from error
-            reason = one_line(error).split(" See https:")[0]
+            reason = error.message.partition("\n")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
             raise ConfigError(f"{rule}, got {as_typed(str(error.override))} ({reason})") from error
         for override in parsed:
             key = override.key_or_group
+            if override.is_hydra_override():
+                _check_hydra(key)
             if not key:
                 raise ConfigError(f"an override must be key=value, got {override.input_line}")
             if override.is_delete() and key in KEYS:
@@ -241,7 +276,8 @@ class ConfigTree:
         return f"an override must be key=value, got {text}{way}"
 
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
-        """Return what Hydra says, in one line that names the key, with near names for unknown ones."""
+        """Return why Hydra does not compose overrides, in one line that names the key, with near names for unknown
+        ones."""
         if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
             group, _, choice = error.missing_cfg_file.rpartition("/")
             known = error.options
@@ -250,21 +286,57 @@ class ConfigTree:
             named = other_names.method(choice) if group == "algo" else None
             hint = f"; that is algo={named} here" if named else suggestion(choice, known)
             return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"
-        if isinstance(error, MissingConfigException) and error.missing_cfg_file == self._config_name:
-            return f"--config-name must be a configuration there is, got {self._config_name}"
-        if isinstance(error.__cause__, OmegaConfBaseException) and not str(error):
-            error = error.__cause__  # Hydra's wrapping of it says nothing
-        text = one_line(error)
-        if "already at" in text or "Multiple values for" in text or "appears more than once" in text:
-            for added in self.parse(overrides):
-                key = added.key_or_group
-                if added.is_add() and re.search(rf"\b{re.escape(key)}\b", text):
-                    return f"{key} must be given without +, as it is there already, got {added.input_line}"
-        match = re.match(r"Could not (?:override|append to config|delete from config)[^']*'([^']+)'", text)
-        if not match:
-            return key_first(text)
-        choices = [item for item in self.parse(overrides) if item.key_or_group in GROUPS and item.package is None]
-        return unknown_key(match.group(1), self._load([str(item.input_line) for item in choices], RunMode.MULTIRUN))
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file == self.config_name:
+            return f"--config-name must be a configuration there is, got {self.config_name}"
+        if text := self._misplaced(self.parse(overrides)):
+            return text
+        return _reason(error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error)
+
+    def _misplaced(self, parsed: Sequence[Override]) -> str | None:
+        """Return an error text for the first override of a key that does not exist, or that adds one that does."""
+        choices = [item for item in parsed if _chooses(item)]
+        try:
+            texts = [str(item.input_line) for item in choices]
+            whole = self.loader.load_configuration(self.config_name, texts, RunMode.RUN)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError):  # of a choice, or of a file
+            return None
+        added = [item.key_or_group for item in parsed if item.is_add() or item.is_force_add()]
+        for override in parsed:
+            key = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
+            exists = key in whole.hydra.runtime.choices or has_key(whole, key)
+            if override.is_add() and exists and not isinstance(override.value(), dict | list):
+                return f"{key} must be given without +, as it is there already, got {override.input_line}"
+            if any(key == other or key.startswith(f"{other}.") for other in added):
+                continue
+            inner = override.value() if exists and override.type is OverrideType.CHANGE else None
+            names = [f"{key}.{name}" for name in inner] if isinstance(inner, dict) else []
+            for name in names if exists else [key]:
+                if not has_key(whole, name):
+                    return unknown_key(name, whole)
+        return None
+
+
+def _chooses(override: Override) -> bool:
+    """Return whether an override chooses a file of a group that every run has."""
+    return override.type is OverrideType.CHANGE and override.key_or_group in GROUPS and override.package is None
+
+
+def _check_hydra(key: str) -> None:
+    """Raise ConfigError for a key of Hydra's that has no effect here."""
+    if key.startswith(PLUGINS):
+        rule = "dsgd-run -m runs jobs on this machine, dsgd-sweep on SLURM, and a Python program its own by dsgd.run"
+        raise ConfigError(f"{key} is withdrawn: {rule}")
+    if not key.startswith(OF_HYDRA):
+        rule = f"of Hydra's keys dsgd-run reads {RUN_FOLDER}, {SWEEP_FOLDER} and hydra.sweep.subdir"
+        raise ConfigError(f"{key} must not be given: {rule}")
+
+
+def _reason(error: BaseException) -> str:
+    """Return the text of an error in one line, with the key at the front, which OmegaConf names last."""
+    if not isinstance(error, OmegaConfBaseException) or not error.full_key:
+        return one_line(error)
+    message, _, _ = str(error).partition(f"\n    full_key: {error.full_key}")
+    return f"{error.full_key}: {one_line(message)}"
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
@@ -274,21 +346,22 @@ def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[st
     return plain(ConfigTree(config_dir).load(overrides))
 
 
-def _job(config: DictConfig, overrides: Sequence[str], number: int | None) -> HydraJob:
+def _job(config: DictConfig, overrides: Sequence[str], number: int | None = None) -> Job:
     """Return one run. number: of a job in a sweep, None for a single run. Raises ConfigError."""
     values, hydra = plain(config), config.hydra
+    key = RUN_FOLDER if number is None else SWEEP_FOLDER
     try:
         if number is None:
-            key, path = "hydra.run.dir", hydra.run.dir
+            top, path = hydra.run.dir, hydra.run.dir
         else:
             hydra.job.num = number
-            key, path = "hydra.sweep.dir", hydra.sweep.dir and f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
+            top, path = hydra.sweep.dir, hydra.sweep.dir and f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
     except OmegaConfBaseException as error:
-        raise ConfigError(key_first(one_line(error))) from error
+        raise ConfigError(_reason(error)) from error
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
     checked(path, str, key)
-    return HydraJob(values, list(overrides), Path(path), key)
+    return Job(values, list(overrides), Path(path), Path(top))
 
 
 def _is_timed(config: DictConfig, kind: str) -> bool:
@@ -303,7 +376,7 @@ def _at_once(config: DictConfig) -> int | None:
     try:
         values = OmegaConf.to_container(values, resolve=True) if OmegaConf.is_config(values) else values
     except OmegaConfBaseException as error:
-        raise ConfigError(key_first(one_line(error))) from error
+        raise ConfigError(_reason(error)) from error
     return build(SweepOptions, values, "sweep").at_once
 
 
@@ -323,7 +396,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} must be given, got nothing") from error
     except OmegaConfBaseException as error:
-        raise ConfigError(key_first(one_line(error))) from error
+        raise ConfigError(_reason(error)) from error
     except ValueError as error:  # a unit that is not the key's
         raise ConfigError(str(error)) from error
     for key in BY_NODE:  # {3: 2.0} of a file and .3=4 of the command line are one node's

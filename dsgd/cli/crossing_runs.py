@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from dsgd.cli.compose import Job
 from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.rounds import Job, Runner
+from dsgd.cli.rounds import Runner
 from dsgd.cli.stages import Search, derives
 from dsgd.contest.bisection import Bracket, Enclosure, enclose
 from dsgd.contest.derived import derived
@@ -97,7 +99,7 @@ def _measure(
             conditions += ["engine.gradients=none"] if timed[search.entry.name] else []
             label = " ".join(["crossing", search.label(search.chosen), *conditions])
             composed = composer.measuring(search.entry, search.chosen, *conditions)
-            jobs += [Job(label, composed[seed]) for seed in seeds]
+            jobs += [replace(composed[seed], label=label) for seed in seeds]
     records = iter(runner.run(jobs, later, about=True))
     for value, seeds in wanted.items():
         sides = []

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dsgd.cli.arguments import one_line
 from dsgd.cli.rounds import Unfinished
 from dsgd.host.signals import Interruption
-from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED, STOP_SIGNALS
 from dsgd.safe_text import for_terminal
 
-EXIT_UNFINISHED, EXIT_CONFIG = 1, 2
+EXIT_UNFINISHED = 1
 
 
 class Usage(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.cli.compose import ConfigTree, HydraJob
+from dsgd.cli.compose import ConfigTree, Job
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import Axis, Values
 from dsgd.runner.configuration import configure
@@ -58,7 +58,7 @@ class Composer:
         given = self._check_keys(overrides)
         self._check_shared(overrides)
         parts = self._parts(given)
-        jobs = [job for part in parts for job in self._tree.jobs([*overrides, *part, *FOLDERS], multirun=True).runs]
+        jobs = [job for part in parts for job in self._tree.grid([*overrides, *part], FOLDERS)]
         if not jobs:
             raise ConfigError(f"a comparison must have contenders, got none from {' '.join(overrides)}")
         for job in jobs:
@@ -77,7 +77,7 @@ class Composer:
             entries[key] = entry
         return list(entries.values())
 
-    def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[HydraJob]]:
+    def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[Job]]:
         """Return the runs that try values of the tuned keys, one for each seed of tuning. Test data play no part.
 
         limit_s: time after which they end, besides their budget; None: no such time."""
@@ -87,7 +87,7 @@ class Composer:
         fixed = [f"data.validation={self._options.validation}", "data.evaluate=validation", *limits]
         return {point: self._runs(entry, point, seeds, fixed) for point in values}
 
-    def measuring(self, entry: Entry, chosen: Values, *conditions: str) -> list[HydraJob]:
+    def measuring(self, entry: Entry, chosen: Values, *conditions: str) -> list[Job]:
         """Return the runs that measure a contender with the chosen values, one for each seed. They train on the same
         samples as those of tuning. conditions: further overrides, of other circumstances."""
         seeds = [entry.seed + i for i in range(self._options.seeds)]
@@ -110,7 +110,7 @@ class Composer:
             if len({shown(_at(entry.values, key)) for entry in entries}) > 1:
                 raise ConfigError(f"{option} must not name {key}, by which contenders differ")
 
-    def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[HydraJob]:
+    def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[Job]:
         chosen = [f"{axis.key}={value!r}" for axis, value in zip(entry.axes, point, strict=True)]
         return self._tree.grid([*entry.overrides, *others, *chosen, f"seed={','.join(map(str, seeds))}"], FOLDERS)
 
@@ -162,7 +162,7 @@ class Composer:
             parts.append(part)
         return parts
 
-    def _axes(self, given: set[str], jobs: Sequence[HydraJob]) -> list[Axis]:
+    def _axes(self, given: set[str], jobs: Sequence[Job]) -> list[Axis]:
         """Return the keys to tune: what the options say, or the learning rate unless it is given."""
         set_by = {**dict.fromkeys(given, "the command line")}
         for contender in self._options.contenders or []:
@@ -212,7 +212,7 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
     return inner
 
 
-def _names(jobs: Sequence[HydraJob]) -> list[str]:
+def _names(jobs: Sequence[Job]) -> list[str]:
     """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`.
 
     A value that follows another key, `${cluster.slow_nodes}`, is left out where the names differ without it."""

@@ -1,207 +1,79 @@
-"""Start what a checked command line asks for: a single run, the jobs of a sweep here, or Hydra's launcher.
-
-Imports Hydra where it is Hydra that starts them.
-"""
+"""Start the runs of a checked command line: a single one here, those of a sweep in processes of their own."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
 from dsgd.cli.arguments import one_line
-from dsgd.cli.beside import EXIT_CONFIG
-from dsgd.cli.checked import SWEEP_FOLDER, Checked, Multirun, disable_logs
+from dsgd.cli.compose import RUN_FOLDER, SWEEP_FOLDER, CommandLine, Job
 from dsgd.cli.folders import owned, remove_empty
-from dsgd.cli.local_sweep import LocalSweep, kind_of_job, with_threads
+from dsgd.cli.local_sweep import LocalSweep
 from dsgd.engines.early_imports import import_engines
-from dsgd.engines.execute import execute, join_launch
-from dsgd.host.signals import Interrupted, Interruption
-from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.engines.execute import execute
+from dsgd.host.signals import Interruption
+from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
 from dsgd.record.checkpoint_file import NAME
-from dsgd.record.reader import read_status
-from dsgd.runner.children import told_by_child
-from dsgd.runner.configuration import LoadedData
-from dsgd.runner.plan import Plan, plan_run, with_wandb_group
-from dsgd.runner.resume import command, contents, sweep_command
+from dsgd.runner.resume import command, contents, quoted, sweep_command, typed
 from dsgd.runner.values import ConfigError
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
-EXIT_FAILED = 1
-
-
-def run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interruption) -> int:
-    """Have every job of a command line started, by Hydra where it does more than that. Returns the exit status.
-
-    Raises ConfigError if another command works in the folder of the sweep."""
-    whole = checked.sweep_folder
-    with nullcontext() if whole is None else owned(whole, SWEEP_FOLDER):
-        return _run_jobs(checked, arguments, interruption)
-
-
-def _run_jobs(checked: Checked, arguments: Sequence[str], interruption: Interruption) -> int:
-    given = [*arguments, *checked.overrides]
-    sys.argv = [sys.argv[0], *given]  # hydra.main reads it, and records have it
+def run_jobs(checked: CommandLine, arguments: Sequence[str], multirun: bool, interruption: Interruption) -> int:
+    """Start every run of a command line. Returns the exit status. arguments: of the command line, as records have it
+    with the folder."""
+    logging.getLogger().setLevel(logging.ERROR)  # of the libraries that a run uses
+    jobs = checked.runs
+    key, top = (SWEEP_FOLDER, typed(jobs[0].top)) if multirun else (RUN_FOLDER, quoted(jobs[0].folder))
+    is_given = any(text.startswith(f"{key}=") for text in arguments)
+    line = [*arguments, *([] if is_given else [f"{key}={top}"])]
+    sys.argv = [sys.argv[0], *line]
     outcome: dict[Path, str] = {}  # the status of each run by its folder
-    kinds = [plan and kind_of_job(plan.config) for plan in checked.plans]
-    sweep = LocalSweep(checked.labels, checked.at_once, outcome, kinds) if checked.labels else None
-
-    def task(config: DictConfig) -> None:
-        from hydra.core.hydra_config import HydraConfig
-        from hydra.types import RunMode
-
-        job = HydraConfig.get()
-        folder = Path(job.runtime.output_dir)
-        if sweep is not None:
-            _start_job(sweep, job.job.num, checked, folder, Path(job.sweep.dir).name, interruption)
-            if job.job.num == len(checked.plans) - 1:
-                _finish(sweep, interruption)
-        elif job.mode is RunMode.MULTIRUN:
-            outcome[folder] = _run_job_of_launcher(config, checked, folder, interruption)
-            if outcome[folder] == "failed":  # in the launcher's process, whose exit status nobody sees
-                raise RuntimeError(f"the run in {folder} failed")
-        else:
-            outcome[folder] = _run_single(checked, folder, interruption)
-
-    elsewhere = not checked.plans  # what Hydra starts may wait for long
+    sweep: LocalSweep | None = None
     try:
-        with LoadedData().shared(), sweep or (interruption.armed() if elsewhere else nullcontext()):
-            if sweep is not None and checked.multirun is not None:
-                _start_jobs(sweep, checked, checked.multirun, interruption)
-            elif not checked.needs_hydra:
-                (folder,) = (Path(os.path.abspath(folder)) for folder in checked.folders)
-                outcome[folder] = _run_without_hydra(checked, folder, interruption)
+        with ExitStack() as stack:
+            if multirun:
+                for folder, standing in {job.top: job.standing for job in reversed(jobs)}.items():
+                    stack.callback(remove_empty, folder, standing or folder)
+                    stack.enter_context(owned(folder, SWEEP_FOLDER))
+                sweep = LocalSweep(jobs, checked.at_once, outcome, interruption)
+                sweep.run(interruption.end)
             else:
-                import hydra
-
-                from dsgd.cli.compose import CONFIG_MODULE, CONFIG_NAME, VERSION_BASE
-
-                main = hydra.main(f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base=VERSION_BASE)
-                main(task)()
+                _run_single(jobs[0], outcome, interruption)
+    except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+        print(one_line(error), file=sys.stderr)
+        return EXIT_CONFIG
+    except Exception:  # of a run that failed, or of a user's code
+        traceback.print_exc()
+        return EXIT_FAILED
     finally:
         interruption.end()
-        if outcome and (checked.joined is None or checked.joined.rank == 0):
-            show({folder: outcome[folder] for folder in [*checked.folders, *outcome] if folder in outcome})
+        if outcome and (jobs[0].joined is None or jobs[0].joined.rank == 0):
+            show({job.folder: outcome[job.folder] for job in jobs if job.folder in outcome})
             if sweep is None:
                 show_commands(outcome)
             else:
-                sweep.show_unfinished(sweep_command(given))
+                sweep.show_unfinished(sweep_command(line))
     if "interrupted" in outcome.values():
         return EXIT_INTERRUPTED
     return EXIT_FAILED if "failed" in outcome.values() else 0
 
 
-def _run_without_hydra(checked: Checked, folder: Path, interruption: Interruption) -> str:
-    """Run the only job of a command, to which an exception is what it would be to Hydra. Returns its status."""
-    disable_logs()
-    try:
-        return _run_single(checked, folder, interruption)
-    except Exception:  # also a ValueError, which would otherwise be taken for one of the configuration
-        traceback.print_exc()
-        sys.exit(EXIT_FAILED)
-
-
-def _run_single(checked: Checked, folder: Path, interruption: Interruption) -> str:
-    """Run the only job of a command with its record in `folder`. Returns the status of the run."""
-    (plan,) = checked.plans
-    assert plan is not None
-    import_engines([plan.engine])
+def _run_single(job: Job, outcome: dict[Path, str], interruption: Interruption) -> None:
+    """Run the only job of a command, and note the status of the run. Raises ConfigError."""
+    assert job.plan is not None
+    job.folder = Path(os.path.abspath(job.folder))
+    import_engines([job.plan.engine])
     try:
         with interruption.armed():
-            return execute(plan, folder, checked.joined or join_launch(plan, folder), interruption.end)
-    except ConfigError as error:  # Hydra would print where it was raised
-        _refuse(error, folder, checked)
-    except KeyboardInterrupt:  # there may be nothing to keep
-        remove_empty(folder, checked.folders.get(folder, folder))
+            outcome[job.folder] = execute(job.plan, job.folder, job.joined, interruption.end)
+    except (ConfigError, KeyboardInterrupt):  # there may be nothing to keep
+        job.remove_empty()
         raise
-
-
-def _start_jobs(sweep: LocalSweep, checked: Checked, multirun: Multirun, interruption: Interruption) -> None:
-    """Start every job of a sweep on this machine."""
-    multirun.begin()
-    folders = list(checked.folders)
-    for number in sweep.in_turn(range(len(folders))):
-        _start_job(sweep, number, checked, folders[number], multirun.folder.name, interruption)
-    _finish(sweep, interruption)
-
-
-def _start_job(
-    sweep: LocalSweep, number: int, checked: Checked, folder: Path, group: str, interruption: Interruption
-) -> None:
-    """Start a job of a sweep on this machine, or take in that it has come to its end before.
-
-    group: of all its runs, for wandb."""
-    plan = checked.plans[number]
-    if plan is None:
-        sweep.skip(folder, read_status(folder) or "failed")
-    else:
-        plan = replace(plan, logged=False)  # the sweep shows how far it has come
-        try:
-            sweep.start(number, folder, _job(plan, checked, folder, group, interruption))
-        except KeyboardInterrupt:  # Hydra may have made a folder for it
-            remove_empty(folder, checked.folders.get(folder, folder))
-            raise
-
-
-def _finish(sweep: LocalSweep, interruption: Interruption) -> None:
-    """Wait for the last jobs of a sweep."""
-    sweep.finish()
-    interruption.end()  # a signal from here on comes too late
-
-
-def _run_job_of_launcher(config: DictConfig, checked: Checked, folder: Path, interruption: Interruption) -> str:
-    """Run a job of a sweep in a process of another launcher's, or one that a sweeper has found. Returns its status."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig
-
-    from dsgd.cli.compose import plain
-
-    job = HydraConfig.get()
-    choices = {"hydra": {"runtime": {"choices": job.runtime.choices}}}
-    try:
-        plan = plan_run(plain(DictConfig({**config, **choices})), job.overrides.task)
-    except ConfigError as error:
-        _refuse(error, folder, checked)
-    child = told_by_child(_job(plan, checked, folder, Path(job.sweep.dir).name, interruption))
-    interruption.asked.extend(child.signals)
-    if child.status == EXIT_CONFIG:
-        sys.exit(EXIT_CONFIG)
-    if child.status == EXIT_INTERRUPTED or child.signals:
-        raise Interrupted  # ends the sweep as well
-    return child.text or "failed"
-
-
-def _job(plan: Plan, checked: Checked, folder: Path, group: str, interruption: Interruption) -> Callable[[], str]:
-    """Return what the process of a sweep's job does. Its result is the status of the run."""
-    import_engines([plan.engine])  # each job would take more than a second to do it for itself
-    plan.config.load()
-    plan = with_threads(with_wandb_group(plan, group))
-
-    def run() -> str:
-        try:
-            with interruption.armed():
-                return execute(plan, folder, join_launch(plan, folder), interruption.end)
-        except ConfigError as error:
-            _refuse(error, folder, checked)
-        except KeyboardInterrupt:  # there may be nothing to keep
-            remove_empty(folder, checked.folders.get(folder, folder))
-            raise
-
-    return run
-
-
-def _refuse(error: ConfigError, folder: Path, checked: Checked) -> NoReturn:
-    """Print what is wrong with a configuration, take the folder away that Hydra has made, and exit."""
-    remove_empty(folder, checked.folders.get(folder, folder))
-    print(one_line(error), file=sys.stderr)
-    sys.exit(EXIT_CONFIG)
 
 
 def show(outcome: Mapping[Path, str]) -> None:

@@ -1,8 +1,10 @@
-"""List every key with its value and its effect, for --help: from the text of the configuration files themselves."""
+"""Write what dsgd-run prints for --help: flags, groups, and every key with its value and its effect, from the text of
+the configuration files themselves."""
 
 from __future__ import annotations
 
 import textwrap
+from argparse import SUPPRESS
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files as package_files
 from pathlib import Path
@@ -13,17 +15,35 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from dsgd.cli.arguments import opened, run_parser
+from dsgd.cli.compose import ConfigTree
+
 WIDTH, COLUMN = 100, 44  # characters of a line, and before a comment, at most
-RESOLVER = "keys"  # ${keys:} in the template of conf/config.yaml, which Hydra fills in
+HEAD = """\
+dsgd-run: which way of distributing SGD reaches a given accuracy soonest?
+
+    dsgd-run algo=gossip nodes=32                        one run
+    dsgd-run -m algo=sync,gossip nodes=8,16,32           a sweep
+    dsgd-run resume=outputs/...                          resume an interrupted run
+    dsgd-run algo=easgd --cfg job                        show the configuration, run nothing
+
+A number may carry a unit where its key has one: 10ms, 46.8MB, 64KiB, 1Gbit, 25GB/s.
+"""
 
 
-def put_into_help(text: str) -> None:
-    """Have Hydra print a text where its template of the help says ${keys:}."""
-    escaped = text.replace("$", "$$")  # Hydra takes the template for one of `string.Template` then
-    OmegaConf.register_new_resolver(RESOLVER, lambda: escaped, replace=True)
-
-
-put_into_help("")  # for who looks at the template in another way: --cfg hydra --resolve
+def help_text(tree: ConfigTree, overrides: Sequence[str]) -> str:
+    """Return what --help prints beside overrides. Raises ConfigError."""
+    config = tree.load(overrides)
+    groups = [f"{group}: {', '.join(sorted(tree.choices(group)))}" for group in sorted(tree.groups)]
+    keys = key_list(config, files_of(tree.loader, tree.config_name, opened(overrides)))
+    flags = [
+        f"{', '.join(action.option_strings)}: {action.help}"
+        for action in run_parser()._actions
+        if action.option_strings and action.help != SUPPRESS
+    ]
+    heading = "Keys (key=value), their current values and their effects:"
+    lines = [HEAD, "Groups (group=choice):", "", *groups, "", heading, "", keys, "", "Flags:", "", *flags]
+    return "\n".join(lines)
 
 
 def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:

@@ -10,31 +10,34 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from dsgd.cli.arguments import one_line
+from dsgd.cli.compose import Job
 from dsgd.cli.tally import LOOK_S, Tally
+from dsgd.engines.early_imports import import_engines
+from dsgd.engines.execute import execute
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
-from dsgd.host.signals import Interrupted
-from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.host.signals import Interrupted, Interruption
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
-from dsgd.record.reader import read_last_mark
+from dsgd.record.reader import read_last_mark, read_status
 from dsgd.runner.children import Children, Told
 from dsgd.runner.configuration import RunConfig
 from dsgd.runner.gradient_time import kind_of
 from dsgd.runner.on_gpu import may_be_on_gpu
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import ENDED
-
-if TYPE_CHECKING:
-    from dsgd.cli.compose import HydraJob
+from dsgd.runner.values import ConfigError
 
 
 @dataclass
@@ -48,26 +51,29 @@ class _Running:
 
 
 class LocalSweep:
-    """Starts the jobs of a sweep, in a `with` block, and takes in how they end.
+    """Starts the jobs of a sweep, those that have a plan, and takes in how they end.
 
-    labels: of all jobs, by their number. at_once: that may run at a time. outcome: where the status of each run goes,
-    by its folder. kinds: of all jobs; those of one kind take about as long (`kind_of_job`). tally: of a command with
-    other sweeps; None: of these jobs alone. printed: lines that need not come again, of other sweeps of the same
-    command."""
+    at_once: that may run at a time; None: as many as there is room for (`jobs_at_once`). outcome: where the status of
+    each run goes, by its folder. tally: of a command with other sweeps; None: of these jobs alone. printed: lines that
+    need not come again, of other sweeps of the same command."""
 
     def __init__(
         self,
-        labels: Sequence[str],
-        at_once: int,
+        jobs: Sequence[Job],
+        at_once: int | None,
         outcome: dict[Path, str],
-        kinds: Sequence[Hashable],
+        interruption: Interruption,
         tally: Tally | None = None,
         printed: set[str] | None = None,
     ) -> None:
-        self._labels = labels
-        self._at_once = at_once
+        self._jobs = jobs
+        self._at_once = at_once or 1
+        self._auto = at_once is None
         self._outcome = outcome
-        self._kinds = kinds
+        self._interruption = interruption
+        self._kinds: Sequence[Hashable] = [
+            kind_of_job(job.plan.config) if job.plan is not None else None for job in jobs
+        ]
         self._durations: dict[Hashable, float] = {}  # by kind; infinite while its first job goes on
         self._children = Children()
         self._running: dict[int, _Running] = {}
@@ -76,8 +82,49 @@ class LocalSweep:
         self._stack = ExitStack()
         self._tally = Tally() if tally is None else tally
         if tally is None:
-            self._tally.expect(len(labels))
+            self._tally.expect(len(jobs))
             self._stack.callback(self._tally.close)
+
+    def run(self, ended: Callable[[], None] = lambda: None) -> None:
+        """Start every job and wait for the last. Raises KeyboardInterrupt after a signal.
+
+        ended: called then, before signals do again what they did."""
+        waiting = [number for number, job in enumerate(self._jobs) if job.plan is not None]
+        for job in self._jobs:
+            if job.plan is None:
+                self._outcome[job.folder] = read_status(job.folder) or "failed"
+        self._tally.count_before(len(self._jobs) - len(waiting))
+        plans = [job.plan for job in self._jobs if job.plan is not None]
+        if plans:
+            import_engines({plan.engine for plan in plans})  # each job would take more than a second to do it itself
+        if self._auto:
+            self._at_once = jobs_at_once(plans)
+        with self:
+            while waiting:
+                number = self.next(waiting)
+                waiting.remove(number)
+                self.start(number, self._work(self._jobs[number]))
+            self.finish()
+            ended()
+
+    def _work(self, job: Job) -> Callable[[], str]:
+        """Return what the process of a job does. Its result is the status of the run."""
+        assert job.plan is not None
+        plan = with_threads(replace(job.plan, logged=False))  # the tally shows how far it has come
+
+        def work() -> str:
+            try:
+                with self._interruption.armed():
+                    return execute(plan, job.folder, None, self._interruption.end)
+            except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+                job.remove_empty()
+                print(one_line(error), file=sys.stderr)
+                sys.exit(EXIT_CONFIG)
+            except KeyboardInterrupt:  # there may be nothing to keep
+                job.remove_empty()
+                raise
+
+        return work
 
     def __enter__(self) -> LocalSweep:
         self._stack.enter_context(self._tally)
@@ -104,29 +151,16 @@ class LocalSweep:
         unknown = [number for number in waiting if self._kinds[number] not in self._durations]
         return unknown[0] if unknown else max(waiting, key=lambda number: self._durations[self._kinds[number]])
 
-    def in_turn(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Yield these jobs, each when it is its turn to start (`next`)."""
-        waiting = list(numbers)
-        while waiting:
-            number = self.next(waiting)
-            waiting.remove(number)
-            yield number
-
-    def start(self, number: int, folder: Path, run: Callable[[], str]) -> None:
+    def start(self, number: int, work: Callable[[], str]) -> None:
         """Start a job, once there is room for it. Raises KeyboardInterrupt if a signal has asked for the end."""
         self._wait_for_room()
         if self._children.signals:
             raise Interrupted
-        output = self._stack.enter_context(_temporary())
+        folder, output = self._jobs[number].folder, self._stack.enter_context(_temporary())
         self._running[number] = _Running(folder, time.monotonic(), output)
         self._durations.setdefault(self._kinds[number], math.inf)
-        self._tally.begin(self._labels[number], lambda: _progress(folder))
-        self._children.start(lambda: _into(output, run), number)
-
-    def skip(self, folder: Path, status: str) -> None:
-        """Take in a job whose run has come to its end before."""
-        self._outcome[folder] = status
-        self._tally.count_before()
+        self._tally.begin(self._jobs[number].label, lambda: _progress(folder))
+        self._children.start(lambda: _into(output, work), number)
 
     def finish(self) -> None:
         """Wait for the jobs that go on."""
@@ -138,8 +172,8 @@ class LocalSweep:
         for line in self._failed:
             print(line)
         ended = sum(status in ENDED for status in self._outcome.values())
-        if unfinished := len(self._labels) - ended:
-            print(f"{unfinished} of {len(self._labels)} jobs unfinished; resume with: {again}")
+        if unfinished := len(self._jobs) - ended:
+            print(f"{unfinished} of {len(self._jobs)} jobs unfinished; resume with: {again}")
 
     def _wait_for_room(self) -> None:
         while len(self._children) >= self._at_once:
@@ -147,7 +181,7 @@ class LocalSweep:
 
     def _wait(self) -> None:
         number, child = self._children.wait(self._look, LOOK_S)
-        job, label = self._running.pop(number), self._labels[number]
+        job, label = self._running.pop(number), self._jobs[number].label
         self._outcome[job.folder] = status = _status(child)
         self._show_lines(job, _lines(job.output, ended=True), repeated=status == "failed")
         job.output.close()
@@ -184,14 +218,12 @@ def _progress(folder: Path) -> str:
     return ", ".join([f"epoch {mark.get('epoch', 0):.1f}", *measured[:1]])
 
 
-def labels(jobs: Sequence[HydraJob]) -> list[str]:
-    """Return what tells the jobs of a sweep apart: the algorithm, and every other key that differs."""
+def label_jobs(jobs: Sequence[Job]) -> None:
+    """Give jobs labels that tell them apart: the algorithm, and every other key that differs."""
     given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
     keys = [key for key in (given[0] if given else ()) if len({str(values.get(key)) for values in given}) > 1]
-    return [
-        _label(job.values, {key: values[key] for key in keys if key in values})
-        for job, values in zip(jobs, given, strict=True)
-    ]
+    for job, values in zip(jobs, given, strict=True):
+        job.label = _label(job.values, {key: values[key] for key in keys if key in values})
 
 
 def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
@@ -206,12 +238,9 @@ def kind_of_job(config: RunConfig) -> Hashable:
     return repr({**config.values, "seed": None})
 
 
-def jobs_at_once(wanted: int | None, plans: Sequence[Plan]) -> int:
-    """Return how many jobs run at a time. wanted: from `sweep.jobs`, None for auto: as many as there are cores for
-    their threads; one alone of real processes, and of gradients that may be on a GPU. Raises KeyboardInterrupt after a
-    signal."""
-    if wanted is not None:
-        return wanted
+def jobs_at_once(plans: Sequence[Plan]) -> int:
+    """Return how many jobs run at a time: as many as there are cores for their threads; one alone of real processes,
+    and of gradients that may be on a GPU. Raises KeyboardInterrupt after a signal."""
     if any(plan.engine == "dist" for plan in plans):
         return 1
     kinds = {(kind_of(plan.config), plan.config.engine.gradients): plan.config for plan in plans}

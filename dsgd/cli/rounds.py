@@ -5,27 +5,22 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dsgd.cli.arguments import one_line
-from dsgd.cli.beside import EXIT_CONFIG
 from dsgd.cli.check import plan_job
-from dsgd.cli.compose import HydraJob
+from dsgd.cli.compose import Job
 from dsgd.cli.folders import refuse_links
-from dsgd.cli.local_sweep import LocalSweep, jobs_at_once, kind_of_job, with_threads
+from dsgd.cli.local_sweep import LocalSweep
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
-from dsgd.engines.early_imports import import_engines
-from dsgd.engines.execute import execute
+from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
 from dsgd.record.written import write_atomically
-from dsgd.runner.configuration import LoadedData
 from dsgd.runner.gradient_time import is_open, kind_of, measured_gradient_s
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
@@ -40,14 +35,6 @@ TIMES, TIMES_BYTES = "gradient_times.json", 2**20
 
 class Unfinished(Exception):
     """Runs have not come to their end: one line that says which, and what to do."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run of a comparison. label: as progress and failures call it. composed: its configuration."""
-
-    label: str
-    composed: HydraJob
 
 
 class Runner(Protocol):
@@ -78,39 +65,29 @@ class LocalRunner:
         self._tally = tally
         self._at_once = at_once
         self._printed: set[str] = set()  # lines that all runs have in common come once
-        self._data = LoadedData()
+        self._loaded: dict[str, OwnSets] = {}  # data of a user's function, by what is asked of it
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
-        points = [point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs]
+        points = [point_of(job.values, job.overrides, self._config_dir) for job in jobs]
         self._tally.expect(self._tally.ended + len(jobs) + later, about)
-        with self._data.shared():
+        with sharing(self._loaded):
             self._run_missing(jobs, points)
         return find_runs([self._folder / point.folder for point in points]) if points else []
 
     def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:
-        missing: dict[Path, tuple[str, Plan]] = {}
         for job, point in zip(jobs, points, strict=True):
             refuse_links(self._folder, point.folder, "--folder")
-            folder = (self._folder / point.folder).absolute()
-            plan = plan_job(job.composed, folder, automatic=True)
-            if plan is not None:
-                missing[folder] = (job.label, replace(plan, contents=contents(folder)))
-        self._tally.count_before(len(jobs) - len(missing))
-        if not missing:
-            return
-        missing = {folder: (label, self._timed(plan)) for folder, (label, plan) in missing.items()}
-        import_engines({plan.engine for _, plan in missing.values()})
-        labels = [label for label, _ in missing.values()]
-        kinds = [kind_of_job(plan.config) for _, plan in missing.values()]
+            job.folder = (self._folder / point.folder).absolute()
+            job.standing = self._folder.absolute()
+            job.plan = plan_job(job, job.folder, automatic=True)
+        different = list({job.folder: job for job in jobs}.values())
+        self._tally.count_before(len(jobs) - len(different))
+        for job in different:
+            if job.plan is not None:
+                plan = self._timed(replace(job.plan, contents=contents(job.folder)))
+                job.plan = with_wandb_group(plan, self._folder.name)
         outcome: dict[Path, str] = {}
-        at_once = jobs_at_once(self._at_once, [plan for _, plan in missing.values()])
-        plans = [(folder, plan) for folder, (_, plan) in missing.items()]
-        with LocalSweep(labels, at_once, outcome, kinds, self._tally, self._printed) as sweep:
-            for number in sweep.in_turn(range(len(plans))):
-                folder, plan = plans[number]
-                # the tally shows how far it has come
-                sweep.start(number, folder, self._job(replace(plan, logged=False), folder))
-            sweep.finish()
+        LocalSweep(different, self._at_once, outcome, self._interruption, self._tally, self._printed).run()
         if "interrupted" in outcome.values():
             raise Interrupted
         if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
@@ -130,20 +107,6 @@ class LocalRunner:
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())
         return replace(plan, gradient_s=times[kind])
 
-    def _job(self, plan: Plan, folder: Path) -> Callable[[], str]:
-        """Return what the process of a run does. Its result is the status of the run."""
-        plan = with_threads(with_wandb_group(plan, self._folder.name))
-
-        def run() -> str:
-            try:
-                with self._interruption.armed():
-                    return execute(plan, folder, None, self._interruption.end)
-            except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
-                print(one_line(error), file=sys.stderr)
-                sys.exit(EXIT_CONFIG)
-
-        return run
-
 
 class SlurmRunner:
     """Submits jobs by the means of dsgd-sweep, whose status, logs, cancel and retry serve the folder of the comparison,
@@ -157,17 +120,14 @@ class SlurmRunner:
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         for job in jobs:
-            values = job.composed.values
+            values = job.values
             cluster = values["cluster"]
             timed = cluster.get("gradient_s", 0) is not None or cluster.get("compute_trace") is not None
             if engine_of(values) == "sim" and not timed:
                 raise ConfigError(
                     "cluster.gradient_s must be given with compare.on=slurm, as every job would measure its own"
                 )
-        points = {
-            point.id: point
-            for point in (point_of(job.composed.values, job.composed.overrides, self._config_dir) for job in jobs)
-        }
+        points = {point.id: point for point in (point_of(job.values, job.overrides, self._config_dir) for job in jobs)}
         largest = slurm.largest_array()
         with locked(self._folder) as writer:
             sweep = submission.recover(writer, self._folder)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dsgd.cli.compose import Job
 from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.rounds import Job, Runner
+from dsgd.cli.rounds import Runner
 from dsgd.contest.derived import can_derive, derived
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.outcome import outcome
@@ -63,7 +64,7 @@ def tune(
             values = next_values(search.entry.axes, search.outcomes, most, fine) if search.entry.axes else []
             limit = limit_s(search.outcomes)
             for point, runs in composer.tuning(search.entry, values, None if math.isinf(limit) else limit).items():
-                jobs += [Job(f"tuning {search.label(point)}", run) for run in runs]
+                jobs += [replace(run, label=f"tuning {search.label(point)}") for run in runs]
                 owners.append((search, point, len(runs)))
             if values:
                 left = expected_values(search.entry.axes, search.outcomes, most, fine) - len(values)
@@ -84,7 +85,7 @@ def measure(
     follow."""
     jobs = {
         search.entry.name: [
-            Job(" ".join(["measuring", search.label(search.chosen), *conditions]), run)
+            replace(run, label=" ".join(["measuring", search.label(search.chosen), *conditions]))
             for run in composer.measuring(search.entry, search.chosen, *conditions)
         ]
         for search in searches

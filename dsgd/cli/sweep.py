@@ -161,7 +161,7 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
             raise ConfigError(f"{key} must not be given: dsgd-sweep says where records are and what runs when")
     points: dict[str, Point] = {}
     # the folders are not asked for, and would take half of the time
-    for job in tree.jobs([*overrides, "hydra.sweep.dir=.", "hydra.sweep.subdir=."], multirun=True).runs:
+    for job in tree.grid(overrides, ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")):
         check_gradients(configure(job.values), engine_of(job.values))
         point = point_of(job.values, job.overrides, config_dir)
         points.setdefault(point.id, point)

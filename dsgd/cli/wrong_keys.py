@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from dsgd.cli import other_names
 from dsgd.runner.withdrawn import explained
@@ -52,7 +52,10 @@ def _flat_keys(values: Any, prefix: str = "") -> list[str]:
     return list(itertools.chain(*keys))
 
 
-def key_first(text: str) -> str:
-    """Bring the key to the front, which OmegaConf names last: "... not found full_key: nodes object_type=dict"."""
-    message, _, tail = text.partition(" full_key: ")
-    return f"{tail.split()[0]}: {message}" if tail else message
+def has_key(config: DictConfig, key: str) -> bool:
+    """Return whether a configuration has a dotted key, with or without a value."""
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(config, parent) if parent else config
+    if isinstance(node, ListConfig):
+        return leaf.isdecimal() and int(leaf) < len(node)
+    return isinstance(node, DictConfig) and leaf in map(str, node.keys())

@@ -1,10 +1,10 @@
-"""The signals that end a command, and its exit status then. Imports as good as nothing: a command asks here first."""
+"""The signals that end a command, and its exit status. Imports as good as nothing: a command asks here first."""
 
 from __future__ import annotations
 
 import signal
 
-EXIT_INTERRUPTED = 130
+EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
 # Each asks for a checkpoint and the end: Ctrl-C, kill, what SLURM can be told to send before a time limit, and a
 # terminal that is gone, unless this process was started to outlive it (nohup).

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
@@ -97,42 +95,13 @@ class SweepOptions:
 @dataclass(frozen=True)
 class RunConfig:
     """One run as configured. trackers: by name, how many seconds the run waits for each at its end. values: the same as
-    plain values, as `config.yaml` has them.
-
-    Pickled are the values alone, from which another process makes the experiment when it is needed: a model, a data set
-    or an algorithm of the user's may hold what cannot be pickled, and data would be copied."""
+    plain values, as `config.yaml` has them."""
 
     experiment: Experiment
     engine: EngineOptions
     wandb: WandbOptions
     trackers: Mapping[str, float]
     values: Mapping[str, Any]
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = ("engine", "wandb", "trackers", "values")
-        return {name: self.__dict__[name] for name in kept}
-
-    def __getattr__(self, name: str) -> Any:
-        if name != "experiment" or "values" not in self.__dict__:  # which is asked for before there is any
-            raise AttributeError(name)
-        experiment = configure(self.values).experiment
-        object.__setattr__(self, "experiment", experiment)
-        return experiment
-
-    def load(self) -> None:
-        """Make the experiment here, if that is still to be done: processes forked later share the data it loads."""
-        _ = self.experiment
-
-
-class LoadedData:
-    """Data sets that the configurations of several runs have in common: those of a user's function are loaded once."""
-
-    def __init__(self) -> None:
-        self._sets: dict[str, OwnSets] = {}
-
-    def shared(self) -> AbstractContextManager[None]:
-        """Return a block inside of which configurations share them."""
-        return sharing(self._sets)
 
 
 def configure(values: Mapping[str, Any]) -> RunConfig:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,10 +67,14 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
     problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
     signal."""
-    import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
-
     experiment, name = config.experiment, gradient_name(config.values)
     threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
+    if problem is not None and experiment.gradients != "none":
+        with suppress(CacheUnusable):  # as the process will say
+            if (kept := kept_time(_key(experiment, problem, threads))) is not None:
+                return _shown(name, kept.seconds, f"measured on {kept.measured}")
+    import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
+
     child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
     if child.signals or child.status == EXIT_INTERRUPTED:
         raise Interrupted
@@ -82,8 +87,13 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
     if "seconds" not in answer:
         raise _not_measured(name, answer.get("wrong") or answer["failed"])
     gradient_s, when = answer["seconds"], f"measured on {answer['date']}" if answer["date"] else "measured"
+    return _shown(name, gradient_s, when, answer["warnings"])
+
+
+def _shown(name: str, gradient_s: float, when: str, warnings: Sequence[str] = ()) -> float:
+    """Print the time of a gradient and where it is from, and return it."""
     line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
-    print(lines_for_terminal("\n".join([line, *answer["warnings"]])), file=sys.stderr, flush=True)
+    print(lines_for_terminal("\n".join([line, *warnings])), file=sys.stderr, flush=True)
     return gradient_s
 
 

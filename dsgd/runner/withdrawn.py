@@ -1,4 +1,4 @@
-"""List what the last release had and this one has not: withdrawn keys and choices, and classes that have moved.
+"""List what the last release had and this one has not: withdrawn keys, choices and flags, and classes that have moved.
 
 An entry stays for one release."""
 
@@ -36,6 +36,20 @@ MOVED = {
     "dsgd.optimizer.AdamW": "dsgd.optim.optimizer.AdamW",
     "dsgd.muon.Muon": "dsgd.optim.muon.Muon",
     "dsgd.schedule.Schedule": "dsgd.optim.schedule.Schedule",
+}
+
+# a flag of dsgd-run: what to use instead
+FLAGS = {
+    "--hydra-help": "--help names every flag and key",
+    "--info": "--cfg job prints what is composed",
+    "-i": "--cfg job prints what is composed",
+    "--package": "--cfg job prints the whole configuration",
+    "-p": "--cfg job prints the whole configuration",
+    "--run": "without -m a command line is one run",
+    "-r": "without -m a command line is one run",
+    "--config-path": "--config-dir adds a folder",
+    "-cp": "--config-dir adds a folder",
+    "--experimental-rerun": "resume=FOLDER resumes a run",
 }
 
 

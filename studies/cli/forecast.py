@@ -42,7 +42,7 @@ def forecast(study: Study, overrides: Sequence[str]) -> Cost:
     """Return the cost of a study with these overrides. Raises ConfigError."""
     tree = ConfigTree(None)
     if not study.tuned:
-        jobs = tree.jobs([*overrides, *FOLDERS], multirun=True).runs
+        jobs = tree.grid(overrides, FOLDERS)
         return sum((_cost(job.values, 1) for job in jobs), Cost())
     options = [word for word in overrides if word.startswith("compare.")]
     compared = compare_options(options)

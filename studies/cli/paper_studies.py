@@ -13,8 +13,8 @@ from dsgd.cli.comparison_result import contenders_of
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.folders import owned
-from dsgd.cli.local_sweep import labels
-from dsgd.cli.rounds import Job, LocalRunner, SlurmRunner
+from dsgd.cli.local_sweep import label_jobs
+from dsgd.cli.rounds import LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
 from dsgd.runner.feasible import KnownModels, check_with_torch
@@ -63,12 +63,12 @@ def _compared(overrides: Sequence[str], folder: Path, venue: Venue, interruption
 
 def _swept(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
     """Return the runs of a grid, as those of `dsgd-run -m`."""
-    composed = ConfigTree(None).jobs([*overrides, *FOLDERS], multirun=True).runs
+    jobs = ConfigTree().grid(overrides, FOLDERS)
     models: KnownModels = []
-    for job in composed:
+    for job in jobs:
         check_with_torch(plan_run(job.values, job.overrides), venue.on == "here", models)
     interruption.check()
-    jobs = [Job(label, job) for label, job in zip(labels(composed), composed, strict=True)]
+    label_jobs(jobs)
     with owned(folder, "--folder"):
         if venue.on == "slurm":
             return Logged(tuple(SlurmRunner(folder, None, venue.slurm).run(jobs)))

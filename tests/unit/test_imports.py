@@ -49,8 +49,8 @@ WANTED = {
     "contest": {"record", "report"},
     "sweep": {"record"},
     "python": {"record", "report", "runner", "safe_text"},
-    "cli": {"contest", "engines", "engines.dist", "engines.rules", "host", "problem", "record", "report", "runner"}
-    | {"safe_text", "sweep"},
+    "cli": {"contest", "data", "engines", "engines.dist", "engines.rules", "host", "problem", "record", "report"}
+    | {"runner", "safe_text", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -184,7 +184,20 @@ WHOLE = [
     (f"-m nodes=2,4 hydra.sweep.dir={'x' * 300}", "hydra.sweep.dir must be a word of at most 255 bytes"),
     ("algo gossip", "an override must be key=value, got algo; as in algo=VALUE"),
     ("--cfg jobs", "--cfg", "'jobs'"),
-    ("--config-path nope", "--config-path must not be given", "got nope"),
+    ("--cfg job -m", "--cfg must be given without -m, got both"),
+    ("--cfg job nodes=2,4", "nodes must be one value, got 2,4"),
+    ("-sc query", "--shell-completion must be followed by install=SHELL", "got query"),
+    ("budget={epoch:3}", "budget.epoch is not a key of the configuration; did you mean budget.epochs?"),
+    ("model.hidden.7=3", "model.hidden.7 is not a key of the configuration; did you mean model.hidden?"),
+    # what Hydra's own commands have
+    ("--config-path nope", "--config-path is withdrawn: --config-dir adds a folder"),
+    ("nodes=2 -p budget --cfg job", "-p is withdrawn: --cfg job prints the whole configuration"),
+    ("--info", "--info is withdrawn: --cfg job prints what is composed"),
+    ("-m nodes=2,4 hydra/launcher=joblib", "hydra/launcher is withdrawn", "dsgd-sweep", "dsgd.run"),
+    ("-m nodes=2,4 hydra.launcher.n_jobs=2", "hydra.launcher.n_jobs is withdrawn", "dsgd-sweep"),
+    ("-m nodes=2,4 hydra/sweeper=optuna", "hydra/sweeper is withdrawn", "dsgd-sweep"),
+    ("hydra.job.chdir=true", "hydra.job.chdir must not be given: of Hydra's keys dsgd-run reads hydra.run.dir, "),
+    ("-m hydra.sweep.dir=a,b", "hydra.sweep.dir must be one value, got a,b"),
     ("-m nodes=2,4,8 batch_size=200,1000", "batch_size must be <= 718", "got 1000"),
     ("-m nodes=2,4 sweep.jobs=1,2", "sweep.jobs must be one value, got 1,2"),
     ("-m nodes=2,4 +sweep.threads=2", "sweep.threads is not a key of SweepOptions; it has jobs"),
@@ -234,9 +247,9 @@ def test_flags_may_stand_between_overrides(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     small = ["experiment=quadratic", "budget.steps=2", "engine=sim"]
     swept = call(*small, "-m", "nodes=2,3", "hydra.sweep.dir=swept")
-    assert (swept.status, len(list((tmp_path / "swept").iterdir()))) == (0, 3), swept.err
-    shown = call("nodes=2", "--cfg", "job", "seed=7", "--package", "budget")  # which Hydra itself parses
-    assert (shown.status, "epochs: 20" in shown.out) == (0, True), shown.err
+    assert (swept.status, len(list((tmp_path / "swept").iterdir()))) == (0, 2), swept.err
+    shown = call("nodes=2", "--cfg", "job", "seed=7")
+    assert (shown.status, "seed: 7" in shown.out) == (0, True), shown.err
 
 
 TRACE = "nodes=4 cluster.compute_trace=given.txt"
@@ -289,3 +302,15 @@ def test_a_configuration_of_the_users_without_a_key(tmp_path: Path, monkeypatch:
         refused = call(*sweep, "--config-dir", str(tmp_path), "--config-name", "mine")
         assert (refused.status, refused.err) == (2, "resume must be given, got nothing\n")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.parametrize("group", ["launcher", "sweeper"])
+def test_a_plugin_of_hydra_in_a_file_of_the_users(group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hydra" / group).mkdir(parents=True)
+    (tmp_path / "hydra" / group / "other.yaml").write_text("_target_: nobody.Other\n")
+    (tmp_path / "mine.yaml").write_text(f"defaults:\n  - config\n  - override hydra/{group}: other\n  - _self_\n")
+    refused = call("-m", "nodes=2,4", "--config-dir", str(tmp_path), "--config-name", "mine")
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert refused.err.startswith(f"hydra/{group} is withdrawn: dsgd-run -m runs jobs on this machine, dsgd-sweep on ")
+    assert {path.name for path in tmp_path.iterdir()} == {"hydra", "mine.yaml"}

@@ -32,7 +32,7 @@ def test_every_key_has_its_value_and_what_it_does() -> None:
     assert (shown.status, shown.err) == (0, "")
     lines = [re.sub(" +#", " #", line) for line in shown.out.splitlines()]
     assert f"algo: {', '.join(ALGORITHMS)}" in lines
-    assert "--multirun,-m : Run multiple jobs with the configured launcher and sweeper" in lines
+    assert "--multirun, -m: a run for each combination of values, as of nodes=2,4 seed=0,1" in lines
     for line in (
         "experiment=slow_network: Slow network and one slow node: who waits for whom? The comparison of `make",
         "  nodes = 8 # workers; parameter servers come on top",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import local_sweep
-from dsgd.cli.compose import composed
+from dsgd.cli.compose import Job, composed
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
+from dsgd.host.signals import Interruption
 from dsgd.runner.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 from tests.support.planes import until
@@ -55,6 +56,14 @@ def test_a_sweep_of_any_size_is_a_few_lines_and_what_all_print_comes_once(tmp_pa
     ]  # fmt: skip
 
 
+def sweep_of(folder: Path, at_once: int, *kinds: str) -> LocalSweep:
+    """Return a sweep whose jobs are of these kinds."""
+    runs = [Job({}, [], folder / str(number), folder, f"{kind} {number}") for number, kind in enumerate(kinds)]
+    sweep = LocalSweep(runs, at_once, {}, Interruption())
+    sweep._kinds = list(kinds)
+    return sweep
+
+
 def test_what_the_only_job_at_a_time_prints_is_shown_while_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,8 +75,8 @@ def test_what_the_only_job_at_a_time_prints_is_shown_while_it_goes_on(
         until(go_on.exists)
         return "completed"
 
-    with LocalSweep(["long"], 1, {}, ["long"]) as sweep:
-        sweep.start(0, tmp_path / "0", warn)
+    with sweep_of(tmp_path, 1, "long") as sweep:
+        sweep.start(0, warn)
 
         def look() -> None:
             sweep._look()
@@ -89,11 +98,11 @@ def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) 
         until(go_on.exists)
         return "completed"
 
-    with LocalSweep(["long 0", "short 0", "short 1", "long 1"], 2, {}, ["long", "short", "short", "long"]) as sweep:
+    with sweep_of(tmp_path, 2, "long", "short", "short", "long") as sweep:
         assert sweep.next([0, 1, 2, 3]) == 0
-        sweep.start(0, tmp_path / "0", long)
+        sweep.start(0, long)
         assert sweep.next([1, 2, 3]) == 1
-        sweep.start(1, tmp_path / "1", lambda: "completed")
+        sweep.start(1, lambda: "completed")
         assert sweep.next([2, 3]) == 3  # the other has ended, and this kind takes longer already
         go_on.touch()
         sweep.finish()
@@ -101,9 +110,9 @@ def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) 
 
 
 def test_one_job_at_a_time_is_in_the_order_of_the_command_line(tmp_path: Path) -> None:
-    with LocalSweep(["a 0", "a 1", "b 0"], 1, {}, ["a", "a", "b"]) as sweep:
+    with sweep_of(tmp_path, 1, "a", "a", "b") as sweep:
         assert sweep.next([0, 1, 2]) == 0
-        sweep.start(0, tmp_path / "0", lambda: "completed")
+        sweep.start(0, lambda: "completed")
         assert sweep.next([1, 2]) == 1
 
 
@@ -171,7 +180,7 @@ def test_a_sweep_that_was_given_no_folder_ends_with_the_command_that_goes_on_wit
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     (folder,) = tmp_path.glob("multirun/*/*")
-    assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2", "multirun.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == ["0_sync_2"]
     last = out.splitlines()[-1]
     assert last.startswith("2 of 2 jobs unfinished; resume with: dsgd-run -m experiment=quadratic ")
     (tmp_path / "go_on").touch()
@@ -205,7 +214,7 @@ def test_a_job_that_has_recorded_nothing_yet_leaves_nothing(tmp_path: Path) -> N
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, err
     assert out == f"2 of 2 jobs unfinished; resume with: {line} resume=auto\n"
-    assert [path.name for path in (tmp_path / "swept").iterdir()] == ["multirun.yaml"]
+    assert not (tmp_path / "swept").exists()
 
 
 def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path) -> None:
@@ -251,5 +260,4 @@ def test_jobs_share_the_machine_beside_a_gpu_unless_one_takes_it(
     monkeypatch.setattr(local_sweep, "cores", lambda: 6)
     plans = [plan_run(composed(["engine=sim", "nodes=2", f"seed={seed}", *line]), []) for seed in range(2)]
     small = plan_run(composed(["engine=sim", "nodes=2", "model=mlp", "model.hidden=[8]"]), [])
-    assert jobs_at_once(None, [small, *plans]) == (1 if alone else 6)
-    assert jobs_at_once(3, plans) == 3
+    assert jobs_at_once([small, *plans]) == (1 if alone else 6)

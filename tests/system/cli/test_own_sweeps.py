@@ -1,8 +1,10 @@
-"""Sweeps over a user's own data, model and algorithm: what is handed from process to process is the configuration."""
+"""Sweeps over a user's own data, model and algorithm, which fail and hold what they like."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from tests.support.command import shell, summary
 
@@ -66,5 +68,87 @@ def test_what_cannot_be_pickled_is_swept_as_anything_else(tmp_path: Path) -> Non
     assert "Traceback" not in ended.stderr
     records = sorted((tmp_path / "swept").glob("*/summary.json"))
     assert [summary(path.parent)["status"] for path in records] == ["completed"] * 3
-    # by the process that checks the command line and the one that starts the jobs, however many there are
-    assert calls.read_text() == ".."
+    assert calls.read_text() == "."  # once, however many jobs there are
+
+
+FAILING = """
+from dataclasses import dataclass
+from dsgd.worker import Algorithm
+
+@dataclass(frozen=True)
+class Failing(Algorithm):
+    async def train(self, worker):
+        if worker.nodes == 3:
+            raise RuntimeError("it broke")
+        while not worker.done:
+            worker.step(await worker.gradient())
+"""
+
+
+def test_a_failed_job_does_not_end_the_others_and_shows_in_the_exit_status(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FAILING)
+    line = "dsgd-run -m experiment=quadratic ~algo.overlap ~algo.backups ~algo.elastic algo._target_=own.Failing"
+    line += " nodes=2,3,4 budget.steps=3"
+    swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
+    assert swept.returncode == 1, swept.stderr
+    assert "RuntimeError: it broke" in swept.stderr
+    found = {path.name: summary(path)["status"] for path in (tmp_path / "swept").iterdir() if path.is_dir()}
+    assert found == {"0_sync_2": "completed", "1_sync_3": "failed", "2_sync_4": "completed"}
+
+
+BROKEN = """
+from dataclasses import dataclass
+from dsgd.models import MLP
+
+@dataclass(frozen=True)
+class Failing(MLP):
+    def build(self, input_shape, classes):
+        raise {error}("it broke")
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [("RuntimeError", 1, "RuntimeError: it broke"), ("ValueError", 2, "it broke")],
+)
+def test_an_error_of_a_users_own_code_has_its_traceback(tmp_path: Path, error: str, status: int, line: str) -> None:
+    """But for a ValueError in the midst of building a model, which is what models say of wrong options."""
+    (tmp_path / "own.py").write_text(BROKEN.format(error=error))
+    result = shell(
+        "dsgd-run model=mlp model._target_=own.Failing nodes=2 budget.steps=5 cluster.gradient_s=1 hydra.run.dir=run",
+        tmp_path,
+        PYTHONPATH=str(tmp_path),
+    )
+    assert result.returncode == status
+    assert result.stderr.splitlines()[-1] == line
+    assert ("Traceback" in result.stderr) is (status == 1)
+
+
+THREADED = """
+import os, threading
+from dataclasses import dataclass
+from dsgd.data.quadratic import Quadratic
+
+@dataclass(frozen=True)
+class Threaded(Quadratic):
+    def load(self, *arguments):
+        with open("loaded.txt", "a") as file:
+            print(os.getpid(), threading.active_count(), file=file)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().load(*arguments)
+"""
+
+
+@pytest.mark.long
+def test_a_job_of_a_sweep_inherits_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Threads, say, which a fork would not survive: a job in real processes comes after one in the simulator."""
+    (tmp_path / "own.py").write_text(THREADED)
+    line = (
+        "dsgd-run -m engine=sim,dist experiment=quadratic data._target_=own.Threaded nodes=2 budget.steps=3 algo=sync"
+    )
+    swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
+    assert swept.returncode == 0, swept.stderr
+    assert swept.stdout.count("completed") == 2
+    (first, one), (second, other) = (line.split() for line in (tmp_path / "loaded.txt").read_text().splitlines())
+    assert first != second
+    assert one == other == "1"

@@ -135,13 +135,3 @@ def test_cancelled_points_leave_the_queue_and_can_be_taken_up_again(login: Login
     assert summary.with_name("checkpoint.pt").exists()
     assert "3 points, each" in login.sweep("retry --slurm options.hold=true")
     assert login.states() == {"pending": 3}
-
-
-def test_the_launcher_of_submitit_runs_real_processes(slurm: Slurm, tmp_path: Path) -> None:
-    """dsgd-run -m with hydra/launcher=submitit_slurm: the tasks of a job are the workers of its run."""
-    site = "hydra/launcher=submitit_slurm hydra.launcher.partition=low hydra.launcher.nodes=2 hydra.sweep.dir=swept"
-    line = f"-m algo=sync nodes=2 {QUADRATIC} {site}"
-    done = slurm.run(str(SCRIPTS / "dsgd-run"), *line.split(), cwd=tmp_path, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    (run,) = find_runs([tmp_path / "swept"])
-    assert (run.status, run.clock, run.nodes) == ("completed", "wall", 2)

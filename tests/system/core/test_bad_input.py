@@ -41,7 +41,7 @@ CASES = [
     ("+nodes=3", "nodes must be given without +, as it is there already, got +nodes=3"),
     ("compare.seeds=3", "compare.seeds is not a key of a run: it belongs to dsgd-compare"),
     ("slurm.partition=gpu", "slurm.partition is not a key of a run: it belongs to dsgd-sweep submit"),
-    ("sweep.jobs=2", "sweep.jobs must be given with a sweep (-m) on this machine only, got sweep.jobs=2"),
+    ("sweep.jobs=2", "sweep.jobs must be given with a sweep (-m) only, got sweep.jobs=2"),
     # a class that would be called in place of ours, a name that a record would show
     ("++engine._target_=x", "engine._target_ must be dsgd.runner.configuration.EngineOptions or not given, got 'x'"),
     ("algo._target_=os.path", "algo._target_ must be the import path of a dataclass, got 'os.path'"),
@@ -103,7 +103,7 @@ CASES = [
     ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip; add -m"),
     ("--algo gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
     ("--foo", "--foo"),
-    ("--cfg job -m", "Only one of"),
+    ("--cfg job -m", "--cfg must be given without -m, got both"),
     ("--cfg job algo=gosip", "algo must be one of", "got 'gosip'", "did you mean gossip?"),
     ("--config-dir nope", "--config-dir must be a folder, got nope"),
     ("--config-name nope", "--config-name must be a configuration there is, got nope"),
@@ -210,4 +210,4 @@ def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert result.stdout == "0 0 0 2 2 2 2 2 []\n"
+    assert result.stdout == "0 0 2 2 2 2 2 2 []\n"

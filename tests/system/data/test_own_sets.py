@@ -24,8 +24,8 @@ import torch
 from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
+from dsgd.data.own_sets import sharing
 from dsgd.runner.children import told_by_child
-from dsgd.runner.configuration import LoadedData
 
 HERE = "tests.system.data.test_own_sets."
 COUNT = 40
@@ -223,7 +223,7 @@ def test_what_holds_nothing_is_shared(path: str) -> None:
 def test_configurations_of_one_process_load_once(path: str) -> None:
     """As the jobs of a sweep, which are all checked before the first one starts."""
     configs = [ImportedData(f"{HERE}in_memory", 2, {"path": path}) for _ in range(3)]
-    with LoadedData().shared():
+    with sharing({}):
         for config in configs:
             config.check(1, 5)
     assert Path(f"{path}.calls").read_text() == "."

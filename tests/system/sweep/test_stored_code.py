@@ -50,7 +50,7 @@ def written(folder: Path, made: Point, *words: str) -> None:
     [
         ({"overrides": (*PLAIN, *MODEL)}, [], "model.target=os.system"),
         ({"overrides": (*PLAIN, "algo._target_=nets.Mine")}, [], "algo._target_=nets.Mine"),
-        ({"overrides": (*PLAIN, "hydra.job.chdir=true")}, [], "hydra.job.chdir=true"),
+        ({"overrides": (*PLAIN, "hydra.searchpath=[/tmp]")}, [], "hydra.searchpath=[/tmp]"),
         ({"overrides": (*PLAIN, "resume_trusted=true")}, [], "resume_trusted=true"),
         ({"config_dir": "/tmp"}, [], "--config-dir /tmp"),
         ({}, ["slurm.setup=['touch marker']"], "slurm.setup=['touch marker']"),

@@ -17,7 +17,7 @@ from dsgd.data.decoded import DecodedSamples
 from dsgd.data.digest import data_digest, difference
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
-from dsgd.runner.configuration import LoadedData
+from dsgd.data.own_sets import sharing
 from tests.support.each_row import each_row
 
 HERE = "tests.unit.data.test_decoding."
@@ -155,7 +155,7 @@ def test_samples_keep_their_type_and_tensors_are_not_copied(capsys: pytest.Captu
 def test_all_runs_of_a_command_read_every_sample_once() -> None:
     """And a few of them twice more, to see whether they stay as they are."""
     READ.clear()
-    with LoadedData().shared():
+    with sharing({}):
         for seed in range(3):
             config("counted").load(2, 5, seed, torch.float32).batch(0, 0)
     assert len(READ) < 1.3 * 2 * 1000
