@@ -9,8 +9,6 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.long import is_drawn
-
 os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 # measured gradient times are kept there: never in the user's own
 CACHE = tempfile.TemporaryDirectory(prefix="dsgd-cache-")
@@ -26,12 +24,3 @@ def pytest_unconfigure() -> None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return what -n auto means: many tests wait for processes, so more of them at a time than there are cores."""
     return len(os.sched_getaffinity(0)) * 3 // 2
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the further cases that DSGD_FURTHER does not draw; without it, all stay."""
-    draw = os.environ.get("DSGD_FURTHER")
-    if draw:
-        left_out = {one for one in items if one.get_closest_marker("further") and not is_drawn(one.nodeid, draw)}
-        config.hook.pytest_deselected(items=[*left_out])
-        items[:] = [one for one in items if one not in left_out]
