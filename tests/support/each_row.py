@@ -38,7 +38,7 @@ def each_row(names: str | Sequence[str], table: Iterable[Any]) -> Callable[[Call
                 raise BaseExceptionGroup(f"{len(failed)} of {len(cases)} rows fail", failed)
 
         left = [parameter for name, parameter in signature.parameters.items() if name not in columns]
-        over_all.__signature__ = signature.replace(parameters=left)  # pyright: ignore[reportFunctionMemberAccess]
+        over_all.__signature__ = signature.replace(parameters=left)  # pyright: ignore[reportAttributeAccessIssue]
         return over_all
 
     return decorate

@@ -15,14 +15,14 @@ def test_configurations_are_composed_and_checked_without_torch() -> None:
     """Importing torch takes longer than a configuration error may."""
     program = """
 import sys
-import dsgd.runner.configuration, dsgd.cli.compose, dsgd.cli.check, dsgd.cli.jobs
+import dsgd.data.imagenet, dsgd.runner.configuration, dsgd.cli.compose, dsgd.cli.check, dsgd.cli.jobs
 from importlib.resources import files
 names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
 assert names
 for name in names:
     dsgd.runner.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "experiment=quadratic"])).experiment
     dsgd.runner.configuration.configure(dsgd.cli.compose.composed([f"algo={name}", "model=resnet8"])).experiment
-dsgd.data.ImageNetLike().check(1, 1)
+dsgd.data.imagenet.ImageNetLike().check(1, 1)
 slow = {"torch", "matplotlib", "wandb", "networkx"} & set(sys.modules)
 assert not slow, slow
 """
