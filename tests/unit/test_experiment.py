@@ -103,7 +103,6 @@ def test_marks_are_the_least_interval_apart(evaluation: Evaluation, interval: fl
         (lambda: Target(accuracy=0), "accuracy must be in (0, 1] or null, got 0"),
         (lambda: Target(stop=True), "stop must be false without target.accuracy or target.loss, got true"),
         (lambda: Schedule(warmup_epochs=-1), "warmup_epochs must be finite and >= 0, got -1"),
-        (lambda: Schedule(final=2.0), "final must be in [0, 1], got 2.0"),
         (lambda: SGD(lr=-1), "lr must be in [0, 1e+30], got -1"),
         (lambda: SGD(momentum=1.0), "momentum must be in [0, 1), got 1.0"),
         (lambda: Muon(momentum=1.0), "momentum must be in [0, 1), got 1.0"),
@@ -173,10 +172,9 @@ def test_steps_count_epochs_from_the_start_of_the_warm_up() -> None:
 
 
 @each_row("warmup", [0.0, 1.0])
-@each_row("final", [0.0, 0.25])
-def test_the_cosine_goes_from_the_peak_to_its_final_fraction(warmup: float, final: float) -> None:
-    """lr (final + (1 - final) (1 + cos(pi u)) / 2), u from 0 at the warm-up's end to 1 at the budget's."""
-    schedule = Schedule(kind="cosine", warmup_epochs=warmup, final=final)
+def test_the_cosine_goes_from_the_peak_to_zero(warmup: float) -> None:
+    """lr (1 + cos(pi u)) / 2, u from 0 at the warm-up's end to 1 at the budget's."""
+    schedule = Schedule(kind="cosine", warmup_epochs=warmup)
     run = changed(schedule=schedule, optimizer=SGD(lr=0.2), budget=Budget(samples=89 * 64))
     start, end = warmup * EPOCH, 89 * 64
     for u in (0.0, 0.25, 0.5, 0.75, 1.0):
