@@ -24,7 +24,7 @@ from dsgd.problem.problem import Problem
 TOKEN = bytes(32)
 DEADLINE_S = 300.0
 STEPS = 9
-COUNTERS = {"bytes_sent": 0, "busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
+COUNTERS = {"busy_s": 0.5, "staleness": [0, 0, 0], "missed": 0}
 
 
 @contextmanager
