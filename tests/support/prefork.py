@@ -120,14 +120,18 @@ class Command:
 class Prefork:
     """Starts the forking process and sends it command lines. before: the command that starts it in its turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Sequence[str] = ()) -> None:
         self._ends, self._commands = tempfile.TemporaryDirectory(), 0
         pipe = subprocess.PIPE
-        before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as from a terminal, also where nohup started the tests
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.prefork"], cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1
-        )
-        signal.signal(signal.SIGHUP, before)
+        line = [*before, sys.executable, "-m", "tests.support.prefork"]
+        handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as from a terminal, also where nohup started the tests
+        self._process = subprocess.Popen(line, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        signal.signal(signal.SIGHUP, handler)
+
+    @property
+    def root(self) -> Path:
+        """The root of the file systems that its processes see."""
+        return Path(f"/proc/{self._process.pid}/root")
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -412,17 +412,17 @@ def server_sgd() -> Rule:
     return lambda acc: acc
 
 
-def server_momentum(m: float, nesterov: bool) -> Rule:
-    return Direction(Setting(momentum=m, nesterov=nesterov))
+def server_momentum(m: float) -> Rule:
+    return Direction(Setting(momentum=m))
 
 
-def server_adagrad(eps: float) -> Rule:
+def server_adagrad() -> Rule:
     total: Array | float = 0.0
 
     def rule(acc: Array) -> Array:
         nonlocal total
         total = total + acc * acc
-        return acc / np.sqrt(total + eps)
+        return acc / np.sqrt(total + 1e-8)
 
     return rule
 

@@ -51,7 +51,7 @@ def submit_for_ever(address: tuple[str, int]) -> None:
     job.snapshot_limit = VectorLimit(1, 1 << 20, 1 << 22)
     client = CoordinatorClient(job)
     client.open_snapshot_channel(0)
-    client.listen(lambda message, vectors: client.submit({"key": "k"}, {"x": torch.zeros(1 << 20)}))
+    client.listen(lambda message: client.submit({"key": "k"}, {"x": torch.zeros(1 << 20)}))
     client.wait_for_exit()
 
 

@@ -98,27 +98,6 @@ def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
     assert_close(path.xs[-1], (s.h * s.minima + 0.5 * c) / (s.h + 0.5), 1e-10)
 
 
-def test_averaged_centre_is_the_mean_of_all_its_values():
-    """At a server after every exchange, the start included; it is the output, and changes nothing else."""
-    s = Setting(gradient_s=UNEVEN, latency_s=0.2468)
-    values: list[Array] = []
-    xs, _ = reference.easgd(s, 2, lambda lr: 0.9 / 4, values=values)
-    algo = EASGD(tau=2, average=True, servers=2)
-    path = run(s, algo)
-    assert len(values) > 20
-    assert_close(path.c[-1], np.mean(values, axis=0))
-    assert_close(path.xs[-1], xs)
-    assert_close(np.array(path.marks[-1]["test_loss"]), 0.5 * (s.h * (path.c[-1] - s.target) ** 2).sum())
-
-
-@LOCKSTEP
-def test_averaged_centre_of_lock_step_variants_is_the_mean_over_rounds(variant: str):
-    s = Setting(gradient_s=UNEVEN, start=np.tile(ELSEWHERE, (4, 1)), centre=ELSEWHERE)
-    path = run(s, EASGD(variant, tau=3, average=True))
-    _, centres = reference.easgd_in_lockstep(s, 3, lambda lr: 0.9 / 4, variant == "round_robin")
-    assert_close(path.c[-1], centres[[0, *range(1, s.steps + 1, 3)]].mean(axis=0))
-
-
 def test_without_spring_workers_are_independent():
     """alpha = 0: the centre stays, and each worker is SGD on its own data; a single one bit for bit."""
     s = Setting(momentum=0.9, gradient_s=UNEVEN, latency_s=0.1)

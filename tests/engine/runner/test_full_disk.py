@@ -42,8 +42,9 @@ def on_small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     server = Prefork((*UNSHARE, "sh", "-c", script, "sh"))
 
     def typed(name: str, *options: str) -> tuple[int, str, Path]:
-        status, _, err = server.shell([*SMALL, *options], top / name, environment())
-        return status, err, server.root / (top / name / "disk" / "run").relative_to("/")
+        command = server.command([*SMALL, *options], top / name, environment())
+        _, err = command.communicate()
+        return command.returncode, err, server.root / (top / name / "disk" / "run").relative_to("/")
 
     yield typed
     server.close()
