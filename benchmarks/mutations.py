@@ -11,7 +11,7 @@ Another checkout is tested by its Python, here only with the changes that no tes
 `run` first runs each file of tests with a mark before every line that could be changed, so it knows which tests run
 which lines. Then it makes one change at a time, and runs only files whose tests run the changed line: some quick tests
 of the nearest files, the files of a minute, the remaining ones. A change is killed by the first test that fails with it
-and passes without it, or takes longer than `--limit` seconds. A change that no test notices lives.
+and passes without it, or takes much longer. A change that no test notices lives.
 
 A change is known by file, function, line and text, so it is found again in a checkout whose files have moved. `choose`
 keeps the changes of the table that are still possible. The next in the order that SEED gives replace the others. With
@@ -32,7 +32,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +188,8 @@ def judge(runner: Runner, mutation: Mutation, reached: Sequence[dict[str, Any]],
         minute, others, seconds = list[str](), list[str](), 0.0
         for file in files:
             seconds += file["seconds"]
-            if seconds < MINUTE_S or not minute:
-                minute.append(file["file"])
-            elif seconds <= at_most:
-                others.append(file["file"])
+            if not minute or seconds <= at_most:
+                (minute if not minute or seconds < MINUTE_S else others).append(file["file"])
         row |= {"verdict": "lives", "files": len(minute) + len(others), "of_files": len(files)}
         with tempfile.TemporaryDirectory(dir="/tmp") as folder:
             changed = Path(folder, path.name)
@@ -199,7 +197,9 @@ def judge(runner: Runner, mutation: Mutation, reached: Sequence[dict[str, Any]],
             stamp = int(key(asdict(mutation))[:7], 16)
             os.utime(changed, (stamp, stamp))  # one for each change: bytecode is known by it
             for tests in filter(None, (examples, minute, others)):
-                if failed := notice(runner, tests, (changed, path), record):
+                slowest_s = max(f["seconds"] for f in files if any(test.startswith(f["file"]) for test in tests))
+                patient = replace(runner, limit_s=min(runner.limit_s, 30 + 20 * slowest_s))
+                if failed := notice(patient, tests, (changed, path), record):
                     row |= {"verdict": "killed", "by": failed[0], "why": " ".join(failed[1].split())[:160]}
                     break
     append(record, row | {"wall_s": round(time.monotonic() - begun, 1)})
@@ -304,7 +304,9 @@ def main() -> None:
     running.add_argument("--mark", default="not long", help="as pytest -m")
     running.add_argument("--step", choices=("reach", "kill"), help="only this step")
     running.add_argument("--jobs", type=int, default=1, help="processes")
-    running.add_argument("--limit", type=float, default=120, help="seconds that a test may take")
+    running.add_argument(
+        "--limit", type=float, default=120, help="most seconds of a test; less for files of quick tests"
+    )
     running.add_argument(
         "--at-most", type=float, default=float("inf"), help="processor seconds of tests for one change"
     )
