@@ -107,7 +107,6 @@ OPTIONS = [
     ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=3"),
     ("decoupled", "algo.tau=12"),
-    ("asyncdiloco", "algo.tau=3", "algo.servers=2"),
     ("downpour", "algo.n_push=3", "algo.n_fetch=2", "algo.servers=2"),
 ]
 
