@@ -34,7 +34,8 @@ def test_the_printed_lines_make_the_algorithm_that_was_measured(overrides: list[
     call = calls["dsgd.torch.distribute"]
     given = {key.arg: ast.literal_eval(key.value) for key in call.keywords}
     name = ast.literal_eval(call.args[2])
-    made = named_algorithm(name, given.get("options", {}), given.get("topology"), nodes=4, seed=0)
+    seed = given.get("seed", 0)
+    made = named_algorithm(name, given.get("options", {}), given.get("topology"), nodes=4, seed=seed)
     assert made == configure(values).experiment.algo
 
 

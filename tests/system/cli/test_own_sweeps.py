@@ -139,7 +139,6 @@ class Threaded(Quadratic):
 """
 
 
-@pytest.mark.long
 def test_a_job_of_a_sweep_inherits_nothing_of_the_one_before(tmp_path: Path) -> None:
     """Threads, say, which a fork would not survive: a job in real processes comes after one in the simulator."""
     (tmp_path / "own.py").write_text(THREADED)
