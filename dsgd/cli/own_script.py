@@ -84,6 +84,8 @@ def _distribute(values: Mapping[str, Any]) -> str:
         shape = values["topology"]
         keys = {"name": shape["name"], **_options(shape)}
         arguments.append(f"topology={keys!r}" if len(keys) > 1 else f'topology="{shape["name"]}"')
+    if values["seed"]:
+        arguments.append(f"seed={values['seed']}")
     return f"dsgd.torch.distribute(model, optimizer, {', '.join(arguments)})"
 
 
