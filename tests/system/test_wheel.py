@@ -93,3 +93,17 @@ def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_pa
     assert json.loads((work / "run" / "env.json").read_text())["commit"] is None
     assert "dpsgd" in typed("dsgd-plot", "run", "--out", "figures")
     assert list((work / "figures").glob("*.png"))
+    elsewhere = subprocess.run(
+        [venv / "bin" / "dsgd-reproduce", "--redraw"],
+        cwd=work,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    line = (
+        "dsgd-reproduce must be run from a clone of the repository, which has the studies in studies/, got the package"
+    )
+    assert (elsewhere.returncode, elsewhere.stdout) == (2, "")
+    assert elsewhere.stderr == f"{line} {site / 'dsgd'}\n"
+    assert not (work / "results").exists()
