@@ -85,7 +85,7 @@ for name; do
         part "$name" 120 "$PYTHON" benchmarks/input.py --batches 8 --repeats 1
         ;;
     tests) # they are of CPUs
-        part "$name" 450 env CUDA_VISIBLE_DEVICES= "$PYTHON" -m pytest -q -x -m "not long" \
+        part "$name" 450 env CUDA_VISIBLE_DEVICES= "$PYTHON" -m pytest -q -x \
             tests/unit/gradients tests/unit/problem tests/unit/host
         ;;
     *)

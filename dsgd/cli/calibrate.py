@@ -24,13 +24,13 @@ from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.folders import check_file
 from dsgd.host.launcher import launch
+from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED
 from dsgd.report.units import number_in
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.gradient_time import gradient_name
 from dsgd.runner.plan import worker_devices
 from dsgd.runner.values import ConfigError
 
-EXIT_FAILED, EXIT_CONFIG = 1, 2
 MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone
 
 

@@ -53,8 +53,8 @@ class _Running:
 class LocalSweep:
     """Starts the jobs of a sweep, those that have a plan, and takes in how they end.
 
-    at_once: that may run at a time; None: as many as there is room for (`jobs_at_once`). outcome: where the status of
-    each run goes, by its folder. tally: of a command with other sweeps; None: of these jobs alone. printed: lines that
+    at_once: number of jobs at a time; None: as many as there is room for (`jobs_at_once`). outcome: takes the status of
+    each run, by its folder. tally: of a command with other sweeps; None: of these jobs alone. printed: lines that
     need not come again, of other sweeps of the same command."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 
 from dsgd.host.signals import Interrupted
 from dsgd.models.user_code import first_line, hint, imported
-from dsgd.runner.withdrawn import MOVED, WITHDRAWN, entry, explained
+from dsgd.runner.withdrawn import WITHDRAWN, entry, explained, import_path
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -41,7 +41,9 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
         if choice and str(values.get("_target_")).startswith("dsgd."):
             raise ConfigError(choice)
         cls = locate(values.get("_target_"), group)
-    elif "_target_" in values and _at(values["_target_"]) != (path := f"{cls.__module__}.{cls.__qualname__}"):
+    elif "_target_" in values and import_path(str(values["_target_"])) != (
+        path := f"{cls.__module__}.{cls.__qualname__}"
+    ):
         raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
     hints = _hints(cls)
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
@@ -72,7 +74,7 @@ def _hints(cls: type) -> dict[str, Any]:
 def locate(path: Any, group: str) -> Any:
     """Import the dataclass that `_target_` names. Raises ConfigError."""
     rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
-    module, _, name = _at(path).rpartition(".")
+    module, _, name = import_path(str(path)).rpartition(".")
     try:
         target = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -80,11 +82,6 @@ def locate(path: Any, group: str) -> Any:
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         raise ConfigError(rule)
     return target
-
-
-def _at(path: Any) -> str:
-    """Return the import path of today for that of a class."""
-    return MOVED.get(str(path), str(path))
 
 
 def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
