@@ -301,7 +301,7 @@ def main() -> None:
     running.add_argument("tree", type=Path, help="checkout, with its own .venv")
     running.add_argument("--out", type=Path, required=True, help="folder of reached.jsonl and verdicts.jsonl")
     running.add_argument("--suite", type=Path, nargs="+", help="folders and files of tests; all if not given")
-    running.add_argument("--mark", default="not long", help="as pytest -m")
+    running.add_argument("--mark", default="", help="as pytest -m, where a suite has marks")
     running.add_argument("--step", choices=("reach", "kill"), help="only this step")
     running.add_argument("--jobs", type=int, default=1, help="processes")
     running.add_argument(
