@@ -29,6 +29,7 @@ lint: $(READY)  ## style and types
 	$(BIN)/pyright
 
 docs: $(READY)  ## the documentation site: build/site/index.html; a dead link is an error
+	$(BIN)/python scripts/reference_pages.py
 	$(BIN)/python scripts/stage_docs.py build/docs
 	cd build && ../$(BIN)/zensical build --strict -f zensical.toml
 

@@ -33,9 +33,13 @@ IDIOMS = {
 
 @cache
 def pages() -> list[str]:
-    """Return the Markdown pages, but for those of `results/`, which scripts write from logged runs."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    """Return the Markdown pages, but for those that scripts write: from logged runs, from conf/ and docstrings."""
+    found = {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")}
+    written = {
+        *ROOT.glob("docs/reference/algorithms/*"),
+        *(ROOT / "docs/reference" / f"{name}.md" for name in ("keys", "commands")),
+    }
+    return sorted(str(path.relative_to(ROOT)) for path in found - written)
 
 
 def prose(text: str) -> list[str]:
