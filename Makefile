@@ -44,11 +44,9 @@ bench: $(READY)  ## speed and memory of the simulator, and of whole runs; of rea
 
 figures: $(READY)  ## the committed comparisons, made again: results/compare, and with one rate for all results/slow_network
 	rm -rf outputs/compare
-	$(BIN)/dsgd-compare --folder outputs/compare experiment=slow_network algo=$(ALGORITHMS)
+	$(BIN)/dsgd-compare --folder outputs/compare --width single experiment=slow_network algo=$(ALGORITHMS)
 	mkdir -p results/compare
 	cp outputs/compare/contest.csv outputs/compare/contest.md outputs/compare/contest.png outputs/compare/verdict.txt results/compare
-	$(BIN)/python scripts/terminal_picture.py results/compare/terminal.svg -- $(BIN)/dsgd-compare --folder outputs/compare \
-	    experiment=slow_network algo=$(ALGORITHMS)
 	rm -rf outputs/figures
 	$(BIN)/dsgd-run -m experiment=slow_network algo=$(ALGORITHMS) seed=0,1,2 hydra.sweep.dir=outputs/figures
 	$(BIN)/dsgd-plot outputs/figures --out results/slow_network

@@ -1,10 +1,11 @@
-"""Memory of a simulation, in vectors of d parameters per node.
+"""Memory and messages of each algorithm in the simulator, in vectors of d parameters per node.
 
-    python benchmarks/memory.py [--nodes 8 32] [--model resnet8]
+    python benchmarks/memory.py [--nodes 8] [--model resnet8]
 
 A node needs its vector, its momentum, one gradient (or the snapshot it will be taken at), the algorithm's own vectors
-and the messages in flight, which are shared and not copied for each receiver. The table gives the peak of tensor memory
-over nodes times the bytes of one vector, and the number of module objects, each taken in a process of its own.
+and the messages in flight, which are shared and not copied for each receiver. The table, in Markdown, gives the peak of
+tensor memory over nodes times the bytes of one vector, the bytes that a node sends in a step over those of one vector
+(servers' included, shared among the nodes), and the number of module objects. Each row is a process of its own.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import argparse
 import gc
 import multiprocessing
-import sys
+from pathlib import Path
 
-ALGORITHMS = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
+ALGORITHMS = sorted(path.stem for path in Path(__file__).parents[1].glob("conf/algo/*.yaml"))
+STEPS = 40  # two rounds of the methods that average every 20 steps
+OPTIONS = {"relay": ["topology=chain"]}
 
 
-def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None:
-    """Run a few steps; report the largest sum of bytes of all live vectors between two events, d, and module
-    objects."""
+def measure(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None:
+    """Run some steps; report the largest sum of bytes of all live vectors between two events, the bytes sent, d, and
+    module objects."""
     import torch
 
     from dsgd.cli.compose import composed
@@ -29,8 +32,8 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
 
     torch.set_num_threads(1)
     overrides = [f"algo={algo}", f"nodes={nodes}", f"model={model}", "batch_size=4", "optimizer.momentum=0.9"]
-    overrides += ["budget.epochs=null", "budget.steps=12", "eval.every_epochs=null", "cluster.gradient_s=0.01"]
-    simulation = Simulation(configure(composed(overrides)).experiment)
+    overrides += ["budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null", "cluster.gradient_s=0.01"]
+    simulation = Simulation(configure(composed(overrides + OPTIONS.get(algo, []))).experiment)
     largest, asked = 0, 0
 
     def look() -> bool:
@@ -42,29 +45,27 @@ def peak(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> None
         return False
 
     list(simulation.run(look))
+    machine = simulation.machine
     modules = sum(type(item) is type(simulation.problem.module) for item in gc.get_objects())
-    into.put((largest, simulation.problem.dimension, modules))
+    sent = sum(machine.network.bytes_sent(machine.loop.now))
+    into.put((largest, sent, simulation.problem.dimension, modules))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--model", default="resnet8")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")
-    print(f"{options.model}: peak of live vectors per node over d (4 bytes each)")
-    print(f"{'algo':>10} " + " ".join(f"{f'{nodes} nodes':>10}" for nodes in options.nodes) + "   modules")
+    print("| `algo=` | memory (vectors per node) | sent (vectors per node and step) | modules |\n|---|---:|---:|---:|")
     for algo in ALGORITHMS:
-        cells, modules = [], 0
-        for nodes in options.nodes:
-            queue = context.Queue()
-            process = context.Process(target=peak, args=(algo, nodes, options.model, queue))
-            process.start()
-            total, dimension, modules = queue.get(timeout=600)
-            process.join()
-            cells.append(f"{total / (4 * dimension * nodes):>10.2f}")
-        print(f"{algo:>10} " + " ".join(cells) + f"   {modules}")
-        sys.stdout.flush()
+        queue = context.Queue()
+        process = context.Process(target=measure, args=(algo, options.nodes, options.model, queue))
+        process.start()
+        memory, sent, dimension, modules = queue.get(timeout=600)
+        process.join()
+        vectors = 4 * dimension * options.nodes
+        print(f"| `{algo}` | {memory / vectors:.2f} | {sent / vectors / STEPS:.3f} | {modules} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python scripts/stage_docs.py build/docs      # then: zensical build --strict -f build/zensical.toml; or: make docs
 
 A link that leaves docs/ leads to a copy: a Markdown page stays a page, an image an image; other text is shown as code.
-The site's search finds pages, not such code. mkdocstrings reads the Python API.
+The site's search finds the pages of docs/, not such copies. mkdocstrings reads the Python API.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def stage(path: Path, folder: Path) -> Path:
     if path.suffix in (".png", ".svg"):
         shutil.copy(path, staged)
     elif path.suffix == ".md":
-        staged.write_text(path.read_text())
+        staged.write_text(UNSEARCHED + path.read_text())
         mend_links(staged, path, folder)
     else:
         code = f"````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text().rstrip()}\n````\n"

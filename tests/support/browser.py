@@ -35,13 +35,15 @@ def opened(page: Path, script: str, folder: Path, width: int = 1000, dark: bool 
     return browsed(tried.as_uri(), folder, width, dark)
 
 
-def browsed(address: str, folder: Path, width: int = 1000, dark: bool = False) -> tuple[str, list[str]]:
-    """Open an address; return as `opened` does."""
+def browsed(
+    address: str, folder: Path, width: int = 1000, dark: bool = False, in_real_time: bool = False
+) -> tuple[str, list[str]]:
+    """Open an address; return as `opened` does. in_real_time: else web workers stand still."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-extensions"]
     flags += [f"--user-data-dir={folder / 'profile'}", "--enable-logging=stderr", f"--window-size={width},1200"]
     flags += ["--blink-settings=preferredColorScheme=0"] * dark
     ended = subprocess.run(
-        [find_browser(), *flags, "--virtual-time-budget=2000", "--dump-dom", address],
+        [find_browser(), *flags, *["--virtual-time-budget=2000"] * (not in_real_time), "--dump-dom", address],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -26,7 +27,50 @@ addEventListener("load", () => {
 """
 
 
-class Silent(SimpleHTTPRequestHandler):
+# Words that a reader may search, and the page that one of the first three results must be on.
+SEARCHED = {
+    "cite": "howto/questions",
+    "early stopping": "howto/questions",
+    "memory": "reference/memory",
+    "slow_nodes": "howto/cluster",
+    "cluster.slow_nodes": "reference/keys",
+    "worker_steps": "reference/record",
+}
+# Type each word into the search, wait for its results, say the first three pages. The results are in shadow roots.
+SEARCH = """
+const wait = ms => new Promise(done => setTimeout(done, ms));
+const all = root => [...root.querySelectorAll("*")].flatMap(e => e.shadowRoot ? [e, ...all(e.shadowRoot)] : [e]);
+const until = async look => { let got; while (!(got = look())) await wait(50); return got; };
+const results = () => all(document).filter(e => e.tagName == "A" && e.getRootNode() != document).map(e => e.pathname);
+addEventListener("DOMContentLoaded", async () => {
+    const input = await until(() => {
+        document.querySelector(".md-search__button").click();
+        return all(document).find(e => e.tagName == "INPUT" && e.getRootNode() != document);
+    });
+    for (const word of WORDS) {
+        const before = results().join();
+        input.value = word;
+        input.dispatchEvent(new Event("input", {bubbles: true}));
+        await until(() => results().length && results().join() != before);
+        console.log(results().slice(0, 3).join(" "));
+    }
+    fetch("/searched");
+});
+"""
+
+
+class Site(SimpleHTTPRequestHandler):
+    """Serves the site. `/held`, an image, is answered after `/searched`: a page ends when all of it is loaded."""
+
+    searched = threading.Event()
+
+    def do_GET(self) -> None:
+        if self.path == "/searched":
+            self.searched.set()
+        if self.path == "/held":
+            self.searched.wait(PATIENCE_S)
+        super().do_GET()
+
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
@@ -42,14 +86,16 @@ def test_the_site_builds_strictly_and_shows_in_a_browser(tmp_path: Path) -> None
     assert built.returncode == 0, built.stdout + built.stderr
 
     site = tmp_path / "site"
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(site)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Site, directory=str(site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         looks = list(product(PAGES, WIDTHS, (False, True)))
         backgrounds = {look: _look(site, server.server_port, *look) for look in looks}
+        found = _found(site, server.server_port)
     finally:
         server.shutdown()
         server.server_close()
+    assert {word: pages for word, pages in found.items() if SEARCHED[word] not in pages} == {}
     assert all(backgrounds[*look, False] != backgrounds[*look, True] for look in product(PAGES, WIDTHS))
 
 
@@ -66,3 +112,14 @@ def _look(site: Path, port: int, page: str, width: int, dark: bool) -> str:
     assert '"wide":false' in line.replace("\\", "")
     assert f'"scheme":"{"slate" if dark else "default"}"' in line.replace("\\", "")
     return line.rpartition("background")[2]
+
+
+def _found(site: Path, port: int) -> dict[str, str]:
+    """Return the first three pages that the site's search finds for each word."""
+    script = SEARCH.replace("WORDS", json.dumps(list(SEARCHED)))
+    tried = site / "tried_search.html"
+    tried.write_text(
+        (site / "index.html").read_text().replace("</body>", f'<img src="/held"><script>{script}</script></body>')
+    )
+    _, console = browsed(f"http://127.0.0.1:{port}/{tried.name}", site.parent / "browser_search", in_real_time=True)
+    return dict(zip(SEARCHED, console, strict=True))

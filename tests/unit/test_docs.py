@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import runpy
 import shlex
@@ -74,9 +73,9 @@ def test_the_documents_show_commands():
 
 
 def test_the_readme_says_where_the_commands_are_before_it_uses_them():
-    """The Makefile puts them into .venv; the installation page names all that pyproject.toml declares."""
+    """make puts them into .venv; the installation page names all that pyproject.toml declares."""
     text = (ROOT / "README.md").read_text()
-    before = text.partition("    make .venv/ready && source .venv/bin/activate\n")[0]
+    before = text.partition("    source .venv/bin/activate\n")[0]
     assert before != text
     assert re.findall(r"^    (dsgd-\S+)", before, flags=re.MULTILINE) == []
     assert "python3 -m venv .venv" in (ROOT / "Makefile").read_text().replace("$(PYTHON)", "python3")
@@ -101,13 +100,10 @@ def test_the_readme_names_every_algorithm():
     assert sorted(rows) == sorted(names)
 
 
-def test_the_terminal_picture_shows_the_committed_verdict():
-    """`make figures` draws it; the picture may break lines anywhere."""
-    svg = (ROOT / "results" / "compare" / "terminal.svg").read_text()
-    shown = html.unescape("".join(re.findall(r"<text[^>]*>(.*?)</text>", svg))).replace("\xa0", " ")
+def test_the_readme_shows_the_committed_verdict():
+    """`make figures` writes it."""
     verdict = (ROOT / "results" / "compare" / "verdict.txt").read_text().splitlines()[0]
-    assert verdict.replace(" ", "") in shown.replace(" ", "")
-    assert "http" not in svg.replace("http://www.w3.org/2000/svg", "").replace("https://www.textualize.io", "")
+    assert verdict in " ".join((ROOT / "README.md").read_text().split())
 
 
 @each_row("arguments", commands("dsgd-compare"))
