@@ -1,4 +1,4 @@
-"""CHOCO-SGD: its paper as a NumPy loop that keeps the public copy of everybody, and what it becomes in the limits."""
+"""CHOCO-SGD: its paper as a NumPy loop that keeps the public copy of everybody, its limit, and what it costs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from dsgd.algorithms.choco import CHOCO, COMPRESSORS, SENDING
-from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.cluster import Cluster
 from dsgd.compression.codes import packed_size
 from dsgd.data import Quadratic
 from dsgd.streams import stream
-from dsgd.topology import Exponential, Hypercube, OnePeerExponential, Ring, Star, TopologyConfig, Torus
+from dsgd.topology import Exponential, OnePeerExponential, Ring, Star, TopologyConfig, Torus
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import Path, assert_close, run
 from tests.support.timing import timed
@@ -23,7 +22,7 @@ from tests.support.timing import timed
 D, SHARE, LEVELS, SEED = 12, 0.25, 3, 5
 WIDE = Quadratic(dim=D, spread=2)
 SPREAD = np.random.default_rng(8).standard_normal((8, D))
-GRAPHS = {4: Ring(), 7: Ring(), 8: Hypercube(), 6: Star(), 1: Ring()}
+GRAPHS = {4: Ring(), 7: Ring(), 6: Star()}
 
 Compress = Callable[[Array, int], Array]  # all workers' vectors [nodes, d] at a step, as their codes say them
 
@@ -102,26 +101,6 @@ def test_agrees_with_a_numpy_loop(compressor: str, order: str) -> None:
     assert_close(kept(path, "mixed"), W @ kept(path, "hat"), 1e-13)
 
 
-@pytest.mark.parametrize(("nodes", "order", "gradient"), [(4, "paper", "first"), (6, "code", "before")])
-def test_without_compression_it_is_dpsgd(nodes: int, order: str, gradient: str) -> None:
-    s = Setting(nodes=nodes, steps=15, data=WIDE, momentum=0.6, start=SPREAD[:nodes])
-    algo = choco(s, "none", 1.0, order)
-    assert_close(run(s, algo).xs, run(s, DPSGD(algo.topology, gradient)).xs, 1e-10)
-    all_of_them = replace(algo, compressor="topk", share=1.0)
-    assert_close(run(s, all_of_them).xs, run(s, algo).xs, 1e-10)
-
-
-@pytest.mark.parametrize(("nodes", "gamma", "order"), [(4, 0.0, "paper"), (1, 0.7, "code")])
-def test_alone_or_without_mixing_a_worker_makes_its_own_sgd(nodes: int, gamma: float, order: str) -> None:
-    s = Setting(nodes=nodes, steps=12, data=WIDE, momentum=0.8, start=SPREAD[:nodes])
-    X, direction = s.xs(), Direction(s)
-    path = [X]
-    for k in range(s.steps):
-        X = X - s.lr * direction(s.gradients(k, X))
-        path.append(X)
-    assert_close(run(s, choco(s, "sign", gamma, order)).xs, np.array(path))
-
-
 def disagreement(xs: Array) -> float:
     return float(np.linalg.norm(xs - xs.mean(axis=0)))
 
@@ -149,22 +128,6 @@ def test_warnings_name_the_limit_and_that_nothing_is_mixed() -> None:
     )
     assert "mixes nothing" in str(replace(ring, gamma=0.0).warning(8, 0.0))
     assert CHOCO(Ring().build(1, 0), gamma=5.0).warning(1, 0.0) is None
-
-
-@pytest.mark.parametrize(("compressor", "levels", "delta"), [("topk", 1, SHARE), ("qsgd", 1, 1 / (1 + sqrt(D)))])
-def test_gossip_shrinks_at_least_as_fast_as_its_theorem_says(compressor: str, levels: int, delta: float) -> None:
-    """Koloskova et al. 2019, Theorem 2: with its gamma, by 1 - rho^2 delta / 82 a step, in the squares of the distances
-    from the mean and from the public copies. One level of qsgd on 12 numbers enlarges what it codes, if it is not
-    divided."""
-    s = Setting(nodes=4, steps=150, lr=0.0, data=WIDE, start=SPREAD[:4])
-    W = Ring().build(4, 0).matrix()
-    eigenvalues = np.sort(np.linalg.eigvalsh(W))
-    rho, beta = 1 - max(abs(eigenvalues[0]), eigenvalues[-2]), 1 - eigenvalues[0]
-    gamma = rho**2 * delta / (16 * rho + rho**2 + 4 * beta**2 + 2 * rho * beta**2 - 8 * rho * delta)
-    path = run(s, replace(choco(s, compressor, gamma), levels=levels), mark_samples=s.samples)
-    square = np.sum((path.xs[-1] - path.mean[-1]) ** 2) + np.sum((path.xs[-1] - kept(path, "hat")) ** 2)
-    first = np.sum((SPREAD[:4] - SPREAD[:4].mean(axis=0)) ** 2) + np.sum(SPREAD[:4] ** 2)
-    assert square <= (1 - rho**2 * delta / 82) ** s.steps * first
 
 
 @pytest.mark.parametrize("graph", [Exponential(), OnePeerExponential()])

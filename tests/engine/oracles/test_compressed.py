@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.algorithms.compressed import CODES, Compressed
-from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.compression import codes
-from dsgd.compression.low_rank import first_q, low_rank_mean, split
+from dsgd.compression.low_rank import low_rank_mean, split
 from dsgd.data import Quadratic
 from dsgd.worker import Engine, Worker
 from tests.support.reference import Array, Setting
@@ -71,12 +70,6 @@ def test_what_a_code_leaves_out_is_late_and_not_lost(code: str) -> None:
     assert (np.abs(after).max() > 1e-3) == (code not in ("none", "powersgd"))  # a vector is no matrix
 
 
-@pytest.mark.parametrize("algo", [Compressed("none"), Compressed("randomk", share=1.0)])
-def test_all_of_the_entries_are_all_reduce_sgd(algo: Compressed) -> None:
-    s = Setting(steps=15, momentum=0.7, weight_decay=0.05)
-    assert_close(run(s, algo).xs, run(s, Sync()).xs, 1e-10)
-
-
 @settings(max_examples=40)
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([torch.float32, torch.float64]))
 def test_every_code_says_what_it_should_in_as_many_numbers(d: int, k: int, seed: int, dtype: torch.dtype) -> None:
@@ -97,16 +90,6 @@ def test_every_code_says_what_it_should_in_as_many_numbers(d: int, k: int, seed:
             assert float((a - q).abs().max()) <= float(a.norm()) / levels * (1 + 1e-6)
 
 
-def test_qsgd_is_right_in_the_mean_and_as_noisy_as_its_bound_says() -> None:
-    levels, d, rng = 4, 50, np.random.default_rng(3)
-    a = torch.from_numpy(rng.standard_normal(d))
-    coder = codes.coder("qsgd", d, 1, levels, rng)
-    draws = torch.stack([coder.decode(coder.encode(a)) for _ in range(1500)])
-    variance, square = float((draws - a).square().sum(1).mean()), float(a.square().sum())
-    assert variance <= min(d / levels**2, d**0.5 / levels) * square
-    assert float((draws.mean(0) - a).square().sum()) < 3 * variance / 1500
-
-
 @pytest.mark.parametrize(("d", "levels"), [(50_000, 127), (20_000, 1)])
 def test_qsgd_divided_by_its_excess_leaves_out_less_than_there_is(d: int, levels: int) -> None:
     """Koloskova et al. 2019: |a - C(a) / w|^2 is at most (1 - 1 / w) |a|^2 in the mean; without w it may be more than
@@ -118,27 +101,6 @@ def test_qsgd_divided_by_its_excess_leaves_out_less_than_there_is(d: int, levels
     left = np.mean([float((a - q / w).square().sum()) for q in draws])
     assert left <= (1 - 1 / w) * 1.01 * float(a.square().sum())
     assert (float((a - draws[0]).square().sum()) > float(a.square().sum())) == (levels == 1)
-
-
-def test_errors_of_long_vectors_stay_bounded_with_qsgd() -> None:
-    """One level of a thousand numbers: at a constant gradient errors settle, and the mean of what is said is it."""
-    rng, engine = np.random.default_rng(5), cast("Engine", None)
-    g = torch.from_numpy(rng.standard_normal(1000))
-    worker = Worker(0, 1, g.clone(), rng, engine, [(1000,)])
-    algo, e, said = Compressed("qsgd", levels=1), torch.zeros_like(g), torch.zeros_like(g)
-    q = mean = e
-    for _ in range(400):
-        running = algo.mean(worker, e + g)
-        try:
-            running.send(None)
-            running.send({})
-        except StopIteration as done:
-            q, mean = done.value
-        assert torch.equal(q, mean)
-        e, said = e + g - q, said + q
-    w = codes.excess("qsgd", 1000, 1)
-    assert float(e.norm()) < 2 * w * float(g.norm())
-    assert float((said / 400 - g).norm()) < 0.1 * w * float(g.norm())
 
 
 @pytest.mark.parametrize("levels", [2**24 - 1, 2**31 - 1])
@@ -220,12 +182,6 @@ def test_codes_go_to_everybody_and_coding_takes_its_time(code: str) -> None:
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([steps * (p - 1) * share * 1e6] * p, rel=1e-9)
     assert simulation.summary()["idle_fraction_max"] == pytest.approx(1 - 1.5 * steps / simulation.time_s)
-
-
-def test_the_first_q_is_that_of_the_seed() -> None:
-    like = torch.zeros(9)
-    assert torch.equal(first_q(like, 6, 1), first_q(like, 6, 1))
-    assert not torch.equal(first_q(like, 6, 1), first_q(like, 6, 2))
 
 
 @pytest.mark.parametrize("count", [8, 21])

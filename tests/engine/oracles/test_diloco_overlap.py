@@ -44,11 +44,6 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, outer: str, overla
         assert_close(path.mean[ends], centres[ends].mean(axis=1))
 
 
-def test_eager_with_one_worker_is_diloco() -> None:
-    s = Setting(nodes=1, steps=22, start=start(1), momentum=0.8)
-    assert_close(run(s, DiLoCo(4, overlap="eager")).xs, run(s, DiLoCo(4)).xs)
-
-
 @pytest.mark.parametrize("overlap", LATE)
 def test_where_it_ends_when_curvatures_differ(overlap: str) -> None:
     """At the mean of the workers' own minima with the weights a_i, as without overlap, but with eager a / (1 + olr a /
@@ -63,20 +58,6 @@ def test_where_it_ends_when_curvatures_differ(overlap: str) -> None:
     assert_close(path.mean[-1], m, 1e-10)
     away = -olr / (p * (1 - beta)) * eager * (m - C) if overlap == "eager" else np.zeros_like(C)
     assert_close(path.xs[-1], m + away, 1e-10)
-
-
-@pytest.mark.parametrize("overlap", LATE)
-def test_is_stable_up_to_its_limit(overlap: str) -> None:
-    nodes, outer, beta = 2, "slowmo", 0.5
-    data = Quadratic(dim=1, condition=1.0, spread=0, noise=0)
-    s = Setting(nodes, steps=600, lr=0.3, data=data, start=start(nodes)[:, :1])
-    a = 1 - (1 - s.lr) ** 2
-    limit = DiLoCo(2, outer, 1.0, beta, overlap).limit(nodes)
-    for share in (0.98, 1.02):
-        path = run(s, DiLoCo(2, outer, share * limit / a, beta, overlap), mark_samples=6 * nodes)
-        errors = np.abs(path.mean - s.target)[:, 0]
-        late, later = errors[len(errors) // 3 : len(errors) // 2].max(), errors[len(errors) // 2 :].max()
-        assert (later < late) == (share < 1)
 
 
 @settings(max_examples=40)

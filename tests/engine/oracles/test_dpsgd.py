@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from math import cos, pi
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dsgd.algorithms.dpsgd import DPSGD
-from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.topology import (
@@ -88,52 +84,12 @@ def test_a_step_before_the_exchange_agrees_with_a_numpy_loop(graph: TopologyConf
     assert_close(decentralised(graph, s, "first").xs, reference.dpsgd(s, mixing, "first"))
 
 
-@pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9, "nesterov": True}])
-def test_adapt_then_combine_on_a_complete_graph_is_synchronous_sgd(momentum: dict[str, Any]):
-    """The mean of x - lr u_i is x - lr mean(u_i), and momentum is linear in the gradients, local as it is."""
-    s = Setting(weight_decay=0.05, **momentum)
-    assert_close(decentralised(Complete(), s, "first").xs, run(s, Sync()).xs, 1e-13)
-
-
 @pytest.mark.parametrize("gradient", ["before", "after", "first"])
 def test_optimiser_and_stragglers_agree_with_a_numpy_loop(gradient: str):
     """Momentum stays local, and a slow node, jitter and queues change when a step happens but not what it is."""
     s = Setting(momentum=0.8, nesterov=True, halve_at=4, start=SPREAD[:4])
     path = run(s, DPSGD(OnePeerExponential().build(4, 0), gradient), JITTER)
     assert_close(path.xs[-1], reference.dpsgd(s, lambda k: from_the_left(4, 2 ** (k % 2)), gradient)[-1])
-
-
-@pytest.mark.parametrize("graph", [Star(), OnePeerExponential()])
-def test_mean_moves_by_the_mean_gradient(graph: TopologyConfig):
-    """mean' = mean - lr mean_i g_i(x_i), for every doubly stochastic W: with equal curvature, the path of sync."""
-    s = Setting(nodes=6, lr=0.2)
-    path = decentralised(graph, s)
-    for k in range(s.steps):
-        moved = s.lr * s.gradients(k, path.xs[k]).mean(axis=0)
-        assert_close(path.mean[k + 1], path.mean[k] - moved)
-    assert_close(path.mean, run(s, Sync()).xs[:, 0])
-    assert np.abs(path.xs[-1] - path.mean[-1]).max() > 0.01
-
-
-def test_complete_graph_with_the_gradient_at_the_mixture():
-    """The mean is synchronous SGD, and workers differ by lr (g_i - g_j), taken at the common mixture."""
-    s = Setting(latency_s=0.3)
-    path = decentralised(Complete(), s, "after")
-    assert_close(path.mean, run(s, Sync()).xs[:, 0])
-    for k in range(s.steps):
-        g = s.gradients(k, np.tile(path.mean[k], (s.nodes, 1)))
-        assert_close(path.xs[k + 1] - path.xs[k + 1, 0], -s.lr * (g - g[0]), 1e-11)
-
-
-@pytest.mark.parametrize(("gradient", "shrinks"), [("after", True), ("first", False)])
-def test_other_orders_are_stable_up_to_the_rate_of_sgd(gradient: str, shrinks: bool):
-    """Modes have factors lambda_k (1 - lr h): on a ring of four, whose smallest eigenvalue is -1/3, that of the mean is
-    the first to grow, at lr h = 2."""
-    start = np.random.default_rng(4).standard_normal((4, 2))
-    s = Setting(4, 60, 1.94 if shrinks else 2.06, data=Quadratic(2, 1.0, spread=0, noise=0), start=start)
-    xs = decentralised(Ring(), s, gradient).xs
-    far = ((xs - s.target) ** 2).sum(axis=(1, 2))
-    assert (far[60] < far[30]) == shrinks
 
 
 @pytest.mark.parametrize(("graph", "nodes", "bound"), [(Ring(), 4, 2 / 3), (Complete(), 4, 1.0)])
@@ -149,24 +105,3 @@ def test_published_order_is_stable_up_to_1_plus_the_smallest_eigenvalue(
         xs = decentralised(graph, s).xs
         spread = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
         assert (spread[60] < spread[30]) == (share < 1)
-
-
-def ring_eigenvalues(p: int) -> Array:
-    return np.array([(1 + 2 * cos(2 * pi * k / p)) / 3 for k in range(p)])
-
-
-def test_stationary_spread_and_variance():
-    """With noise sigma, in every coordinate: (1/p) sum_i (x_i - mean)^2 = (lr^2 sigma^2 / p) sum over k >= 2 of
-    1 / (1 - (lambda_k - lr h)^2), and the mean has the variance of synchronous SGD, lr sigma^2 / (p h (2 - lr h))."""
-    s = Setting(8, 350, lr=0.1, data=Quadratic(dim=500, condition=2, spread=0, noise=0.6), seed=0)
-    s = replace(s, start=np.tile(s.target, (s.nodes, 1)))
-    path = decentralised(Ring(), s)
-    sigma2 = s.data.noise**2
-    modes = ring_eigenvalues(8)[1:, None] - s.lr * s.h
-    consensus = ((path.xs - path.mean[:, None]) ** 2).mean(axis=1)[100:]
-    expected = s.lr**2 * sigma2 / s.nodes * (1 / (1 - modes**2)).sum(axis=0)
-    assert np.mean(consensus / expected) == pytest.approx(1, abs=0.03)
-    variance = sigma2 * s.lr / (s.nodes * s.h * (2 - s.lr * s.h))
-    assert np.mean((path.mean - s.target)[100:] ** 2 / variance) == pytest.approx(1, abs=0.05)
-    recorded = np.array([mark["consensus_distance"] for mark in path.marks[100:]])
-    assert_close(recorded**2, consensus.sum(axis=1), 1e-10)

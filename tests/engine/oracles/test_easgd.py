@@ -1,4 +1,4 @@
-"""Elastic averaging SGD: what the spring conserves, where it leads and when it breaks."""
+"""Elastic averaging SGD: NumPy loops, and when the spring breaks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from dsgd.algorithms.easgd import EASGD
-from dsgd.algorithms.sync import Sync
 from dsgd.data import Quadratic
 from tests.support import reference
 from tests.support.reference import Array, Setting
@@ -89,38 +88,6 @@ def test_lock_step_variants_agree_with_a_numpy_loop(
     assert_close(path.c[-1], centres[-1])
 
 
-def test_all_at_once_with_different_minima_ends_between_them_and_their_mean():
-    """c = mean of the minima b_i, without the bias that an order has, and x_i = (h b_i + rho c) / (h + rho)."""
-    s = Setting(steps=150, lr=0.6, data=Quadratic(dim=5, condition=2, noise=0))
-    path = run(s, EASGD("sync", tau=1, rho=0.5), mark_samples=s.samples)
-    c = s.minima.mean(axis=0)
-    assert_close(path.c[-1], c, 1e-10)
-    assert_close(path.xs[-1], (s.h * s.minima + 0.5 * c) / (s.h + 0.5), 1e-10)
-
-
-def test_without_spring_workers_are_independent():
-    """alpha = 0: the centre stays, and each worker is SGD on its own data; a single one bit for bit."""
-    s = Setting(momentum=0.9, gradient_s=UNEVEN, latency_s=0.1)
-    path = run(s, EASGD(tau=1, alpha=0.0))
-    assert (path.c == 0).all()
-    for rank, node in enumerate(path.simulation.machine.nodes):
-        x, direction = np.zeros(5), reference.Direction(s)
-        for t in range(node.worker.steps):
-            x = x - s.lr * direction(s.gradient(rank, t, x))
-        assert_close(path.xs[-1, rank], x)
-    alone = Setting(nodes=1, momentum=0.9)
-    assert (run(alone, EASGD(tau=1, alpha=0.0)).xs == run(alone, Sync()).xs).all()
-
-
-def test_momentum_variant_without_spring_is_nesterov_sgd():
-    """alpha = 0: the look-ahead point x + delta v follows the iterate of SGD with Nesterov momentum, noise included."""
-    delta, s = 0.9, Setting(nodes=1, steps=20)
-    x = run(s, EASGD(tau=1, alpha=0.0, momentum=delta)).xs[:, 0]
-    nesterov = run(replace(s, momentum=delta, nesterov=True), Sync()).xs[:, 0]
-    v = np.diff(x, axis=0, prepend=x[:1])
-    assert_close(x + delta * v, nesterov)
-
-
 def round_robin(p: int, alpha: float, lr_h: float) -> Array:
     """One round of p workers in turn, each: e = alpha (x_i - c); c += e; x_i -= e + lr h x_i. [p + 1, p + 1]."""
     product = np.eye(p + 1)
@@ -132,13 +99,11 @@ def round_robin(p: int, alpha: float, lr_h: float) -> Array:
     return product
 
 
-def one_coordinate(
-    p: int, alpha: float, lr_h: float, steps: int, variant: str = "async", gradient_s: tuple[float, ...] = ()
-) -> tuple[Path, Array]:
+def one_coordinate(p: int, alpha: float, lr_h: float, steps: int, variant: str = "async") -> tuple[Path, Array]:
     """Workers with the same minimum; equal ones exchange in order of rank, whatever the variant, unless all at once.
     Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
     z = np.random.default_rng(p).standard_normal((p + 1, 1))
-    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0), gradient_s=gradient_s)
+    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0))
     s = replace(s, start=z[:p] + s.target, centre=z[p] + s.target)
     return run(s, EASGD(variant, tau=1, alpha=alpha), mark_samples=s.samples), np.append(z[:p], z[p])
 
@@ -160,33 +125,3 @@ def test_round_robin_is_stable_up_to_the_published_bound(variant: str, lr_h: flo
         assert (np.abs(np.linalg.eigvals(maps)).max() < 1) == stable
         path, z = one_coordinate(p, alpha, lr_h, steps=8, variant=variant)
         assert_close(last_state(path), np.linalg.matrix_power(maps, 8) @ z, 1e-11)
-
-
-@pytest.mark.parametrize(("p", "lr_h"), [(3, 0.6), (8, 0.1)])
-def test_all_at_once_is_stable_up_to_a_bound_that_falls_with_p(p: int, lr_h: float):
-    """alpha <= (4 - 2 lr h) / (2 p + 2 - p lr h), so beta = p alpha stays below about 2: what is alternating is the
-    centre against the workers' mean, and the run follows the linear map of both."""
-    bound = (4 - 2 * lr_h) / (2 * p + 2 - p * lr_h)
-    for alpha, stable in ((0.99 * bound, True), (1.01 * bound, False)):
-        of_mean_and_centre = np.array([[1 - alpha - lr_h, alpha], [p * alpha, 1 - p * alpha]])
-        assert (np.abs(np.linalg.eigvals(of_mean_and_centre)).max() < 1) == stable
-        path, z = one_coordinate(p, alpha, lr_h, 30, "sync")
-        state = last_state(path)
-        expected = np.linalg.matrix_power(of_mean_and_centre, 30) @ [z[:p].mean(), z[p]]
-        assert_close(np.array([state[:p].mean(), state[p]]), expected, 1e-10)
-
-
-def test_round_robin_with_different_minima_ends_at_the_fixed_point_of_its_maps():
-    """The order of the workers biases the centre: it ends near the mean of the minima, not at it."""
-    s = Setting(steps=250, lr=0.4, data=Quadratic(dim=1, noise=0))
-    path = run(s, EASGD(tau=1, alpha=0.12), mark_samples=s.samples)
-    p, lr_h, alpha = s.nodes, s.lr, 0.12
-    product, offset = np.eye(p + 1), np.zeros(p + 1)
-    for i in range(p):
-        turn = np.eye(p + 1)
-        turn[i, i], turn[i, p], turn[p, i], turn[p, p] = 1 - alpha - lr_h, alpha, alpha, 1 - alpha
-        product, offset = turn @ product, turn @ offset
-        offset[i] += lr_h * s.minima[i, 0]
-    fixed = np.linalg.solve(np.eye(p + 1) - product, offset)
-    assert_close(np.append(path.xs[-1], path.c[-1]), fixed, 1e-10)
-    assert 1e-4 < abs(path.c[-1, 0] - s.target[0]) < 0.1

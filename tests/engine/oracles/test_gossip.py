@@ -1,4 +1,4 @@
-"""Gossip: how fast random peers agree, and on what."""
+"""Gossip: NumPy loops, and what random peers agree on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsgd.algorithms.gossip import Gossip
 from dsgd.data import Quadratic
 from dsgd.streams import stream
 from tests.support import reference
-from tests.support.reference import Array, Setting
+from tests.support.reference import Setting
 from tests.support.simulated import assert_close, cluster_of, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
@@ -24,11 +24,6 @@ def uniform_peers(s: Setting) -> Callable[[int], int]:
     streams = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
     others = [[j for j in range(s.nodes) if j != rank] for rank in range(s.nodes)]
     return lambda rank: others[rank][int(streams[rank].integers(s.nodes - 1))]
-
-
-def peers_among(s: Setting, neighbours: list[list[int]]) -> Callable[[int], int]:
-    streams = [stream("algorithm", s.seed, rank) for rank in range(s.nodes)]
-    return lambda rank: neighbours[rank][int(streams[rank].integers(len(neighbours[rank])))]
 
 
 NUMPY = {"pull": reference.gossip_pull, "push": reference.gossip_push}
@@ -75,39 +70,6 @@ def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
     summary = path.simulation.summary()
     assert (summary["messages_lost"], summary["messages_resent"]) == (sum(drawn), 0)
     assert 0 < sum(drawn) < len(drawn) == path.simulation.machine.network.messages
-
-
-def spread_of(xs: Array) -> Array:
-    """V = sum_i |x_i - mean|^2 along the last two axes."""
-    return ((xs - xs.mean(axis=-2, keepdims=True)) ** 2).sum(axis=(-2, -1))
-
-
-def assert_mean(values: list[float], expected: float, precision: float) -> None:
-    """The mean is as expected within four standard errors, and one of them is no more than `precision`, relative."""
-    standard_error = np.std(values) / np.sqrt(len(values))
-    assert standard_error < precision * expected
-    assert np.mean(values) == pytest.approx(expected, abs=4 * standard_error)
-
-
-def without_gradients(p: int, seed: int, steps: int) -> Setting:
-    start = np.random.default_rng(1000 + seed).standard_normal((p, 3))
-    return Setting(p, steps, lr=0.0, seed=seed, data=Quadratic(dim=3), start=start)
-
-
-def test_rounds_of_pulls_shrink_the_spread_as_computed():
-    """All at once, old values: E[V'] / V = (p - 2)(2 p - 3) / (4 (p - 1)^2), and the mean takes a random step of
-    E|mean' - mean|^2 = V (p - 2) / (4 p (p - 1)^2). Equal workers without network pull at the same moments."""
-    p, shrinkage, steps = 4, [], []
-    for seed in range(20):
-        path = run(without_gradients(p, seed, 14), Gossip())
-        # the first round is at the start and the second one before the first mark; none follows the last step
-        xs = path.xs[1:-1]
-        V = spread_of(xs)
-        apart = V[:-1] > 1e-20  # few workers may come to agree exactly
-        shrinkage += list((V[1:] / np.where(apart, V[:-1], 1))[apart])
-        steps += list(((np.diff(xs.mean(axis=1), axis=0) ** 2).sum(axis=1) / np.where(apart, V[:-1], 1))[apart])
-    assert_mean(shrinkage, (p - 2) * (2 * p - 3) / (4 * (p - 1) ** 2), 0.06)
-    assert_mean(steps, (p - 2) / (4 * p * (p - 1) ** 2), 0.12)
 
 
 @pytest.mark.parametrize("mode", ["pull", "push"])

@@ -1,30 +1,27 @@
 """Many workers with momentum and small batches, where EASGD and gossip lose their pace: that is what they are.
 
-A network and its gradient in plain NumPy: nothing in common with the package but the data and the first vector. And the
-rates at which the workers of each method run apart, from linear maps alone.
+A network and its gradient in plain NumPy: nothing in common with the package but the data and the first vector.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp
 
 import numpy as np
 import pytest
 
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
-from dsgd.data import Quadratic
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Evaluation
 from dsgd.problem.problem import Problem
 from dsgd.worker import Algorithm
-from tests.engine.oracles.test_gossip import spread_of, uniform_peers
+from tests.engine.oracles.test_gossip import uniform_peers
 from tests.support import reference
 from tests.support.cases import prepared
 from tests.support.reference import Array, Setting
-from tests.support.simulated import assert_close, cluster_of, run, workers
+from tests.support.simulated import assert_close, cluster_of, workers
 
 INPUTS, HIDDEN, CLASSES = 64, 128, 8
 
@@ -103,51 +100,3 @@ def test_many_gossiping_workers_agree_with_a_numpy_loop(mode: str):
     xs = loop(s, 1, uniform_peers(s))
     assert np.abs(xs - s.c()).max() > 0.02
     assert_close(workers(simulation), xs, 1e-9)
-
-
-PULLED = 1 / 2  # of the spread is left by a pull: a quarter of one's own, a quarter of a stranger's
-# k pushed vectors come before a step, Poisson distributed: own 4^-k, of the j-th last one 4^-j
-PUSHED = exp(-3 / 4) + (1 - exp(-3 / 4)) / 3
-
-
-@pytest.mark.parametrize(
-    ("algo", "growth", "runs_apart"),
-    [
-        (Gossip(mode="pull"), 0.9 / PULLED, False),
-        (Gossip(mode="push"), 1.1 / PUSHED, True),
-        (EASGD(), 0.99 * (1 - 0.9 / 100) ** -0.2, False),
-        (EASGD(), 1.01 * (1 - 0.9 / 100) ** -0.2, True),
-    ],
-    ids=["pull below", "push above", "easgd below", "easgd above"],
-)
-def test_how_fast_lone_workers_may_run_apart(algo: Algorithm, growth: float, runs_apart: bool):
-    """Let a step multiply squared distances by `growth`. Averaging holds 100 workers together while growth is less than
-    1 / 0.5 by pulls, 1 / 0.648 by pushes, and (1 - alpha)^(-2 / tau) = 1.002 by EASGD's spring: as if each were alone.
-    """
-    p, steps = 100, 20
-    start = np.random.default_rng(0).standard_normal((p, 50))
-    s = Setting(p, steps, 1 + growth**0.5, start=start, data=Quadratic(dim=50, condition=1, spread=0, noise=0))
-    _, halfway, end = spread_of(run(s, algo, mark_samples=s.samples // 2).xs)
-    assert (end > halfway) == runs_apart
-
-
-@pytest.mark.parametrize(
-    ("mode", "jitter", "expected"),
-    [
-        ("push", 0.0, 1 / (2 - exp(-1 / 2))),  # every vector waits for a whole step
-        ("pull", 0.1, 2 / 3),
-        ("push", 0.1, 2 / (3 - exp(-1 / 2))),
-    ],
-)
-def test_at_which_share_of_the_rate_gossip_moves_the_mean(mode: str, jitter: float, expected: float):
-    """Let Z be what a worker has after averaging and v what the mean moves in a step of size 1. Before averaging it has
-    Z - v + 1. A pull averages with one that was averaged half a step ago: Z = (Z - v + 1 + Z - v / 2) / 2, v = 2 / 3.
-    Of a Poisson number of pushes the oldest part has the weight w = 1 - e^(-1/2). They were sent half a step ago, when
-    the sender had Z - v + 1: Z = Z - v + 1 - w v / 2."""
-    p, steps = 24, 90
-    s = Setting(p, steps, lr=1e-3, data=Quadratic(dim=1, condition=1, spread=0, noise=0))
-    path = run(s, Gossip(mode=mode), replace(cluster_of(s), jitter=jitter), s.samples // 3)
-    _, begin, _, end = path.mean[:4, 0] - s.target[0]
-    taken = path.marks[3]["samples"] - path.marks[1]["samples"]
-    share = np.log(end / begin) / np.log(1 - s.lr) / (taken / p)
-    assert share == pytest.approx(expected, rel=0.03)

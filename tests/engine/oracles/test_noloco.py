@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import numpy as np
 import pytest
 
-from dsgd.algorithms.diloco import DiLoCo
 from dsgd.algorithms.noloco import NoLoCo
 from dsgd.cluster import Cluster
-from dsgd.data import Quadratic
 from dsgd.streams import stream
 from tests.support import reference
-from tests.support.reference import Array, Setting
+from tests.support.reference import Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import step_times
 
@@ -35,54 +31,6 @@ def drawn(seed: int, nodes: int, turn: int) -> list[int]:
 def test_agrees_with_a_numpy_loop(setting: Setting, tau: int) -> None:
     path = run(setting, NoLoCo(tau, olr=0.6, beta=0.4, gamma=0.9, seed=5))
     assert_close(path.xs, reference.noloco(setting, tau, 0.6, 0.4, 0.9, lambda turn: drawn(5, setting.nodes, turn)))
-
-
-def test_two_workers_from_one_start_are_diloco_with_heavy_ball() -> None:
-    s = Setting(nodes=2, steps=20, momentum=0.5)
-    expected = run(s, DiLoCo(4, "heavy_ball", 0.6, 0.4)).c[-1]
-    for gamma in (0.1, 1.3):
-        assert_close(run(s, NoLoCo(4, 0.6, 0.4, gamma)).xs[-1], np.tile(expected, (2, 1)), 1e-11)
-
-
-def test_the_mean_goes_the_way_of_diloco_where_curvatures_are_equal() -> None:
-    """Whatever the pairs and gamma are, at the ends of the rounds."""
-    s = Setting(nodes=4, steps=24)
-    expected = run(s, DiLoCo(4, "heavy_ball", 0.6, 0.4)).c[::4]
-    for gamma, seed in ((0.1, 0), (1.3, 7)):
-        assert_close(run(s, NoLoCo(4, 0.6, 0.4, gamma, seed)).mean[::4], expected, 1e-11)
-
-
-def distances(moments: Array, beta: float, gamma: float) -> Array:
-    """The mean over all pairings of four workers of |u|^2, u m, |m|^2 after a round without gradients, from the
-    workers' [2, 4] slow parameters u and momenta m, whose means are zero."""
-    after = []
-    for i, j, k, h in permutations(range(4)):
-        W = np.zeros((4, 4))
-        W[np.ix_([i, j], [i, j])] = W[np.ix_([k, h], [k, h])] = 0.5
-        m = beta * moments[1] + gamma * (W @ moments[0] - moments[0])
-        u = moments[0] + m
-        after.append([u @ u, u @ m, m @ m])
-    return np.mean(after, axis=0)
-
-
-@pytest.mark.parametrize("beta", [0.0, 0.9])
-def test_the_limit_of_the_pull(beta: float) -> None:
-    """In mean square the workers meet below 2 (1 - beta^2) / (1 - beta / (p - 1)) and not above it."""
-    limit = 2 * (1 - beta**2) / (1 - beta / 3)
-    rng = np.random.default_rng(1)
-    samples = rng.standard_normal((3, 2, 4))
-    samples -= samples.mean(axis=2, keepdims=True)
-    for share in (0.999, 1.001):
-        before = np.array([[u @ u, u @ m, m @ m] for u, m in samples])
-        after = np.array([distances(each, beta, share * limit) for each in samples])
-        growth = np.abs(np.linalg.eigvals(np.linalg.solve(before, after))).max()
-        assert (growth < 1) == (share < 1)
-
-
-def test_without_gradients_the_workers_meet() -> None:
-    s = Setting(nodes=5, steps=60, lr=1e-12, data=Quadratic(dim=5, noise=0), start=SPREAD)
-    xs = run(s, NoLoCo(1, beta=0.5, gamma=0.5)).xs
-    assert_close(xs[-1], np.tile(SPREAD.mean(axis=0), (5, 1)), 1e-3)
 
 
 def test_a_slow_worker_holds_up_its_partners_alone() -> None:

@@ -5,23 +5,19 @@ steps, or mixing with some, weight the workers otherwise. Where all have one cur
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dsgd.algorithms.corrected import Corrected
-from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.diloco import OUTER, DiLoCo
 from dsgd.algorithms.dpsgd import DPSGD
-from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.sync import Sync
 from dsgd.data import Quadratic
 from dsgd.topology import Ring
 from dsgd.worker import Algorithm
-from tests.support import reference
 from tests.support.reference import Array, Setting
 from tests.support.simulated import Path, assert_close, run
 
@@ -49,27 +45,6 @@ def of_rounds(s: Setting, tau: int) -> Array:
     """sum_i a_i c_i / sum_i a_i in every coordinate, a_i = 1 - (1 - lr h_i)^tau: what a round removes of an error."""
     a = 1 - (1 - s.lr * s.hs) ** tau
     return (a * s.minima).sum(axis=0) / a.sum(axis=0)
-
-
-@pytest.mark.parametrize(
-    ("algo", "loop"),
-    [
-        (LocalSGD(3), lambda s: reference.localsgd(s, 3)),
-        (DiLoCo(3), lambda s: reference.diloco(s, 3, "nesterov", 0.7, 0.9)[0]),
-        (DPSGD(Ring().build(6, 0)), lambda s: reference.dpsgd(s, lambda k: RING)),
-        (DelayFree(tau=4), lambda s: reference.delayfree(s, 4)),
-        (EASGD(tau=2, alpha=0.1), None),
-    ],
-)
-def test_agrees_with_a_numpy_loop(algo: Algorithm, loop: Callable[[Setting], Array] | None) -> None:
-    s = Setting(6, steps=13, momentum=0.7, weight_decay=0.05, data=replace(OWN, noise=0.2))
-    if loop is None:
-        xs, c = reference.easgd(s, 2, lambda rate: 0.1)
-        path = run(s, algo)
-        assert_close(path.xs[-1], xs)
-        assert_close(path.c[-1], c)
-    else:
-        assert_close(run(s, algo).xs, loop(s))
 
 
 def test_synchronous_sgd_goes_the_way_of_the_mean_objective() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,12 +11,10 @@ import pytest
 
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.relay import Relay
-from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
 from dsgd.topology import BinaryTree, Chain, OnePeerExponential, Ring, Star, Topology, TopologyConfig
 from dsgd.topology.mixing import symmetric
-from dsgd.worker import Worker
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed
@@ -70,9 +67,10 @@ def loop(s: Setting, graph: nx.Graph) -> Array:
 @each_tree
 def test_agrees_with_the_authors_loop(tree: str) -> None:
     topology = built(tree)
-    p = topology.nodes
+    p, algo = topology.nodes, Relay(topology)
     s = Setting(p, 14, momentum=0.8, nesterov=True, weight_decay=0.05, halve_at=6, start=SPREAD[:p])
-    assert_close(run(s, Relay(topology)).xs, loop(s, graph_of(topology)), 1e-10)
+    assert_close(run(s, algo).xs, loop(s, graph_of(topology)), 1e-10)
+    assert algo.keeps == max(len(peers) for peers in graph_of(topology).adj.values())
 
 
 @each_tree
@@ -101,49 +99,6 @@ def test_every_worker_ends_at_the_minimiser_of_all_however_curvatures_differ() -
     assert_close(end, np.tile(s.target, (s.nodes, 1)), 1e-8)
     beside = run(s, DPSGD(topology), mark_samples=s.samples).xs[-1]
     assert np.abs(beside.mean(axis=0) - s.target).max() > 0.003
-
-
-@pytest.mark.parametrize(("config", "nodes", "factor"), [(Star(), 16, 0.944), (Chain(), 8, 0.963)])
-def test_late_models_cost_steps(config: TopologyConfig, nodes: int, factor: float) -> None:
-    """Of one curvature h with lr h = 0.1, where SGD has a factor of 0.9 a step: as computed from the delays alone."""
-    s = Setting(nodes, steps=120, lr=0.1, data=Quadratic(dim=2, condition=1, noise=0), start=SPREAD[:nodes, :2])
-    errors = [np.linalg.norm(x - s.target) for x in run(s, Relay(config.build(nodes, 0)), mark_samples=30 * nodes).xs]
-    assert (errors[4] / errors[2]) ** (1 / 60) == pytest.approx(factor, abs=0.002)
-
-
-def test_two_workers_are_synchronous_sgd() -> None:
-    s = Setting(nodes=2, steps=15, momentum=0.8, weight_decay=0.05)
-    assert_close(run(s, Relay(Chain().build(2, 0))).xs, run(s, Sync()).xs, 1e-12)
-
-
-@dataclass(frozen=True)
-class OneStep:
-    """A worker that is done after one more step."""
-
-    worker: Worker
-    last: int
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.worker, name)
-
-    @property
-    def done(self) -> bool:
-        return self.worker.steps > self.last or self.worker.done
-
-
-class Entering(Relay):
-    """Enters `train` anew for every step, as real processes do when they resume."""
-
-    async def train(self, worker: Worker) -> None:
-        while not worker.done:
-            await super().train(cast(Worker, OneStep(worker, worker.steps)))
-
-
-def test_what_is_kept_and_the_steps_are_all_that_it_goes_on_from() -> None:
-    topology = built("tree")
-    s = Setting(nodes=topology.nodes, steps=12, start=SPREAD[: topology.nodes])
-    assert_close(run(s, Entering(topology)).xs, run(s, Relay(topology)).xs, 0)
-    assert max(len(graph) for graph in graph_of(topology).adj.values()) == Relay(topology).keeps
 
 
 @pytest.mark.parametrize("config", [Ring(), OnePeerExponential()])

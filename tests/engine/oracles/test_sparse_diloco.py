@@ -68,12 +68,6 @@ def test_agrees_with_a_numpy_loop(setting: Setting, chunk: int, kept: int, bits:
     assert (failing.xs[-1] == simulated.xs[-1]).all()
 
 
-def test_a_code_that_leaves_nothing_out_is_diloco() -> None:
-    s = Setting(steps=22, data=WIDE, start=START)
-    whole = DiLoCo(4, code="sparse", chunk=3, kept=3, bits=32, decay=0.5)
-    assert_close(run(s, whole).xs, run(s, DiLoCo(4)).xs, 1e-10)
-
-
 def test_the_code_of_the_paper_has_one_in_146_of_the_bytes() -> None:
     """64 entries of 4096, 12 bits for the place of each and 2 for its value: 14 x 64 bits in place of 32 x 4096."""
     p, d, rounds = 5, 4096 * 100, 3
