@@ -11,7 +11,7 @@ import torch
 from dsgd.cluster import COLLECTIVES
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.streams import stream
-from tests.engine.conformance.test_resume import QUADRATIC, assert_same, in_memory, in_pieces, uninterrupted
+from tests.engine.conformance.test_resume import LOSSY, QUADRATIC, assert_same, in_memory, in_pieces, uninterrupted
 from tests.support.cases import ALGORITHMS, prepared
 
 WAYS = [(name, messages) for name in COLLECTIVES for messages in (False, True) if not (name == "best" and messages)]
@@ -97,3 +97,12 @@ def test_islands_change_no_value_and_can_be_stopped_at_any_event(case: tuple[str
         _, without = uninterrupted(prepared(*QUADRATIC, f"algo={case[0]}", *case[1:]))
         for one, other in zip(expected[1].machine.nodes, without.machine.nodes, strict=True):
             assert torch.equal(one.worker.x, other.worker.x)
+
+
+def test_what_is_lost_reaches_no_uplink() -> None:
+    """Islands pass what arrives, once; the nodes send what is lost, too."""
+    islands = ("cluster=islands", "cluster.gradient_s=0.01", *QUADRATIC, *LOSSY, "algo=sync", "algo.overlap=false")
+    found, expected = (uninterrupted(prepared(*islands, f"cluster.loss={q}"))[1].summary() for q in (0.2, 0))
+    assert found["bytes_between_islands"] == expected["bytes_between_islands"] > 0
+    assert found["bytes_received_total"] == expected["bytes_received_total"] == expected["bytes_sent_total"]
+    assert found["bytes_sent_total"] == expected["bytes_sent_total"] + found["messages_resent"] * 1e6 / 4

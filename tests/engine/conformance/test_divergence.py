@@ -14,7 +14,7 @@ from dsgd.engines.rules.divergence import has_collapsed, is_beyond, limit_of_bat
 from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.machine import Machine
 from dsgd.engines.sim.simulation import Simulation
-from dsgd.experiment import Evaluation, Experiment
+from dsgd.experiment import Evaluation
 from dsgd.problem.problem import build_problem
 from tests.support.cases import WAITING, prepared
 
@@ -141,15 +141,6 @@ def test_outliers_in_small_batches_do_not_end_a_run() -> None:
     marks, (status, *_) = ended(simulation)
     assert sum(is_beyond(loss, limit_of_mark(experiment, marks[0]["train_loss"])) for loss in losses) > 5
     assert status == "completed"
-
-
-def test_without_gradients_nothing_diverges() -> None:
-    _, (status, *_) = ended(Simulation(_timing_only()))
-    assert status == "completed"
-
-
-def _timing_only() -> Experiment:
-    return prepared(*QUADRATIC, "optimizer.lr=1e30", "algo=gossip", "engine.gradients=none")
 
 
 @pytest.mark.parametrize(("rate", "outcome"), [(0.1, (False, "completed")), (30, (True, "completed"))])

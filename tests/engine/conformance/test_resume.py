@@ -169,20 +169,6 @@ def test_in_training_with_batch_norm_and_momentum(algo: str, gradients: str, tmp
     assert_same(in_pieces(experiment, random, on_disk(tmp_path)), expected, random)
 
 
-@pytest.mark.parametrize("algo", ["gossip", "sync"])
-def test_the_target_and_the_first_loss_are_remembered(algo: str) -> None:
-    """Time to target, once found, is not found again; what counts as divergence stays relative to the start."""
-    options = ("nodes=4", "batch_size=16", "budget.epochs=0.5", "eval.every_epochs=0.05", f"algo={algo}")
-    first = uninterrupted(prepared(*options))
-    accuracies = [mark["test_accuracy"] for mark in first[0]]
-    experiment = prepared(*options, f"target.accuracy={max(accuracies[: len(accuracies) // 2])}")
-    expected = uninterrupted(experiment)
-    assert expected[1].summary()["time_to_target_s"] is not None
-    assert expected[1].summary()["first_crossing_s"] is not None
-    stop = expected[1].machine.loop.processed * 3 // 4
-    assert_same(in_pieces(experiment, [stop], in_memory), expected, [stop])
-
-
 def test_crossings_of_a_target_between_marks_outlive_any_interruption() -> None:
     """A loss that comes to its target, leaves it and comes back: stopped before, between and after these marks."""
     noisy = (*QUADRATIC, "algo=gossip", "data.noise=1.0", "optimizer.lr=0.3", "eval.every_steps=1", "budget.steps=40")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from itertools import cycle, pairwise
 from typing import Any
 
@@ -18,8 +17,6 @@ from dsgd.engines.sim.node import Node
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation, Experiment
 from dsgd.gradients.pending import PendingGradient
-from dsgd.optim.optimizer import SGD, Matrix, State
-from dsgd.optim.schedule import Schedule
 from tests.support.cases import ALGORITHMS, CASES, PLAIN, WAITING, alone, described, prepared
 
 NODES = 4
@@ -290,74 +287,6 @@ def test_one_worker_trains_alone(case: tuple[str, ...]) -> None:
         assert simulation.time_s == pytest.approx(100 * experiment.cluster.gradient_s, rel=1e-12)
 
 
-@dataclasses.dataclass(frozen=True)
-class Watched(SGD):
-    """Writes down the rate of every step."""
-
-    rates: list[float] = dataclasses.field(default_factory=list)
-
-    def step(
-        self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()
-    ) -> State | None:
-        self.rates.append(lr)
-        return super().step(x, g, state, lr, matrices)
-
-
-@pytest.mark.parametrize(("algo", "kind"), [*zip(WAITING, cycle(("constant", "step", "cosine")))])
-def test_the_rate_follows_the_schedule_by_the_samples_of_all_workers(algo: str, kind: str) -> None:
-    """Warm-up over 5 epochs from lr to its 4-fold, then constant, falling at epoch 12, or a cosine to epoch 20."""
-    schedule = Schedule(kind=kind, warmup_epochs=5, linear_scaling=True, milestones=[12] if kind == "step" else [])
-    watched = Watched(lr=0.01)
-    experiment = dataclasses.replace(quadratic((algo,)), schedule=schedule, optimizer=watched)
-    marks, _ = run(experiment)
-
-    def rate(samples: int) -> float:
-        epoch = samples / NODES
-        if epoch < 5:
-            return 0.01 + 0.03 * epoch / 5
-        after = {
-            "constant": 1.0,
-            "step": 1.0 if epoch < 12 else 0.1,
-            "cosine": 0.5 * (1 + math.cos(math.pi * (epoch - 5) / 15)),
-        }
-        return 0.04 * after[kind]
-
-    for mark in marks:
-        assert mark["lr"] == pytest.approx(rate(mark["samples"]), rel=1e-12, abs=1e-15)
-    if experiment.algo.lockstep:  # every worker its step k with the rate of k steps of all
-        counted = [step * NODES for step in range(20) for _ in range(NODES)]
-    else:
-        counted = list(range(20 * NODES))
-    expected = sorted(rate(samples) for samples in counted)
-    assert sorted(watched.rates) == pytest.approx(expected, rel=1e-12, abs=1e-15)
-
-
-@pytest.mark.parametrize("algo", ["diloco", "easgd", "gossip", "sync"])
-def test_a_reached_loss_is_timed_and_stops_the_run_if_it_should(algo: str) -> None:
-    """Where the line from the mark before meets it; a monotonic curve is its own smoothed curve."""
-    options = (f"nodes={NODES}", "experiment=quadratic", "budget.steps=30", "eval.every_steps=3", f"algo={algo}")
-    options += ("optimizer.lr=0.05", "target.crossing=first")
-    marks, _ = run(prepared(*options))
-    target = 0.3 * marks[0]["test_loss"] + 0.7 * min(mark["test_loss"] for mark in marks)
-    first = next(index for index, mark in enumerate(marks) if mark["test_loss"] <= target)
-    (before, loss_before), (at, loss_at) = (
-        (mark["time_s"], mark["test_loss"]) for mark in marks[first - 1 : first + 1]
-    )
-
-    timed_marks, timed = run(prepared(*options, f"target.loss={target}"))
-    assert timed_marks == marks
-    summary = timed.summary()
-    between_s = before + (loss_before - target) / (loss_before - loss_at) * (at - before)
-    assert summary["time_to_target_s"] == summary["first_crossing_s"] == pytest.approx(between_s, rel=1e-12)
-    assert summary["target_resolution_s"] == at - before
-
-    stopped_marks, stopped = run(prepared(*options, f"target.loss={target}", "target.stop=true"))
-    assert stopped_marks == marks[: first + 1]
-    assert stopped.status == "completed"
-    summary = stopped.summary()
-    assert summary["time_to_target_s"] == summary["stable_crossing_s"] <= summary["time_s"] == at
-
-
 @pytest.mark.parametrize("algo", ["dpsgd", "downpour"])
 def test_a_reached_target_is_timed_and_stops_the_run_if_it_should(algo: str) -> None:
     """Where most marks of a window have the accuracy; with target.stop the run ends at the last one of the window."""
@@ -390,15 +319,3 @@ def test_a_reached_target_is_timed_and_stops_the_run_if_it_should(algo: str) -> 
     assert missed.status == "completed"
     assert missed.summary()["time_to_target_s"] is None
     assert missed.summary()["target_censored_at_s"] == missed.summary()["time_s"]
-
-
-@pytest.mark.parametrize("algo", WAITING)
-def test_a_rate_that_is_far_too_high_ends_as_diverged(algo: str) -> None:
-    """A result, not a crash: at the mark or the mini-batch that shows it, long before the budget is used up."""
-    marks, simulation = run(quadratic((algo,), "optimizer.lr=1e9", "budget.steps=400", "eval.every_steps=1"))
-    assert simulation.status == "diverged"
-    assert simulation.machine.samples < 400 * NODES
-    limit = 1e6 * marks[0]["train_loss"]
-    assert simulation.machine.diverged or not marks[-1]["train_loss"] <= limit
-    assert all(mark["train_loss"] <= limit for mark in marks[:-1])
-    assert simulation.time_s == marks[-1]["time_s"]

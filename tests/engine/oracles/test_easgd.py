@@ -1,19 +1,17 @@
-"""Elastic averaging SGD: NumPy loops, and when the spring breaks."""
+"""Elastic averaging SGD: NumPy loops, in their own time and in lock-step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dsgd.algorithms.easgd import EASGD
-from dsgd.data import Quadratic
 from tests.support import reference
-from tests.support.reference import Array, Setting
-from tests.support.simulated import Path, assert_close, run
+from tests.support.reference import Setting
+from tests.support.simulated import assert_close, run
 
 UNEVEN = (1.0, 1.7131, 0.6217, 2.3549)
 RNG = np.random.default_rng(8)
@@ -63,10 +61,7 @@ def test_momentum_variant_agrees_with_a_numpy_loop(setting: Setting, tau: int):
     assert_close(path.c[-1], c)
 
 
-LOCKSTEP = pytest.mark.parametrize("variant", ["sync", "round_robin"])
-
-
-@LOCKSTEP
+@pytest.mark.parametrize("variant", ["sync", "round_robin"])
 @pytest.mark.parametrize(
     ("setting", "options", "alpha"),
     [
@@ -86,42 +81,3 @@ def test_lock_step_variants_agree_with_a_numpy_loop(
     xs, centres = reference.easgd_in_lockstep(setting, algo.tau, alpha, variant == "round_robin", algo.momentum)
     assert_close(path.xs[-1], xs[-1])
     assert_close(path.c[-1], centres[-1])
-
-
-def round_robin(p: int, alpha: float, lr_h: float) -> Array:
-    """One round of p workers in turn, each: e = alpha (x_i - c); c += e; x_i -= e + lr h x_i. [p + 1, p + 1]."""
-    product = np.eye(p + 1)
-    for i in range(p):
-        turn = np.eye(p + 1)
-        turn[i, i], turn[i, p] = 1 - alpha - lr_h, alpha
-        turn[p, i], turn[p, p] = alpha, 1 - alpha
-        product = turn @ product
-    return product
-
-
-def one_coordinate(p: int, alpha: float, lr_h: float, steps: int, variant: str = "async") -> tuple[Path, Array]:
-    """Workers with the same minimum; equal ones exchange in order of rank, whatever the variant, unless all at once.
-    Returns the run and its first state (x_1 .. x_p, c) less the minimum."""
-    z = np.random.default_rng(p).standard_normal((p + 1, 1))
-    s = Setting(p, steps, lr_h, data=Quadratic(dim=1, spread=0, noise=0))
-    s = replace(s, start=z[:p] + s.target, centre=z[p] + s.target)
-    return run(s, EASGD(variant, tau=1, alpha=alpha), mark_samples=s.samples), np.append(z[:p], z[p])
-
-
-def last_state(path: Path) -> Array:
-    """(x_1 .. x_p, c) less the minimum at the end of a run with one coordinate."""
-    return np.append(path.xs[-1], path.c[-1]) - path.simulation.problem.data.test_set[1][0, 0].numpy()
-
-
-@pytest.mark.parametrize(("variant", "lr_h", "p"), [("async", 0.3, 3), ("async", 1.5, 8), ("round_robin", 0.3, 16)])
-def test_round_robin_is_stable_up_to_the_published_bound(variant: str, lr_h: float, p: int):
-    """alpha <= (4 - 2 lr h) / (4 - lr h), whatever p: at 0.99 of it the run follows maps of a spectral radius below
-    1, at 1.05 of it above 1.
-
-    Zhang et al. 2015, section 4; exact for odd p, a little too strict for small even p."""
-    bound = (4 - 2 * lr_h) / (4 - lr_h)
-    for alpha, stable in ((0.99 * bound, True), (1.05 * bound, False)):
-        maps = round_robin(p, alpha, lr_h)
-        assert (np.abs(np.linalg.eigvals(maps)).max() < 1) == stable
-        path, z = one_coordinate(p, alpha, lr_h, steps=8, variant=variant)
-        assert_close(last_state(path), np.linalg.matrix_power(maps, 8) @ z, 1e-11)

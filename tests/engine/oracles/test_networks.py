@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dsgd.algorithms.delayfree import DelayFree
-from dsgd.algorithms.downpour import Downpour
-from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.data import Digits
@@ -26,7 +22,6 @@ from dsgd.worker import Algorithm
 
 torch.set_num_threads(1)
 STEPS = 12
-ALONE = Ring().build(1, 0)
 
 
 def simulation_of(algo: Algorithm, nodes: int, optimizer: SGD, model: ModelConfig) -> Simulation:
@@ -51,13 +46,11 @@ def simulation_of(algo: Algorithm, nodes: int, optimizer: SGD, model: ModelConfi
 
 
 def output(simulation: Simulation) -> Tensor:
-    """The parameters [d] at the end of the run: the centre, or the mean of the workers."""
+    """The mean of the workers' parameters [d] at the end of the run."""
     for _ in simulation.run():
         pass
     assert simulation.status == "completed"
-    xs = [node.worker.x for node in simulation.machine.nodes]
-    centre = simulation.machine.centre()
-    return torch.stack(xs).mean(dim=0) if centre is None else centre
+    return torch.stack([node.worker.x for node in simulation.machine.nodes]).mean(dim=0)
 
 
 def by_hand(simulation: Simulation, optimizer: SGD) -> Tensor:
@@ -88,26 +81,6 @@ def assert_close(actual: Tensor, expected: Tensor, start: Tensor, relative: floa
 
 PLAIN = SGD(lr=0.1)
 NESTEROV = SGD(lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
-# The algorithm, the local optimiser, and what the two together should be.
-ONE_WORKER: list[tuple[Algorithm, SGD, SGD]] = [
-    (Sync(), NESTEROV, NESTEROV),
-    (Downpour(n_push=3, n_fetch=3, servers=2), PLAIN, PLAIN),
-    (
-        Downpour(server_optimizer="momentum", server_momentum=0.9, servers=2),
-        replace(NESTEROV, momentum=0.0, nesterov=False),
-        replace(NESTEROV, nesterov=False),
-    ),
-    (Gossip(tau=3, mode="push"), PLAIN, PLAIN),
-    (DelayFree(tau=6), NESTEROV, NESTEROV),
-]
-
-
-@pytest.mark.parametrize(("algo", "local", "expected"), ONE_WORKER)
-def test_one_worker_is_sgd(algo: Algorithm, local: SGD, expected: SGD):
-    """One worker is torch.optim.SGD on the same batches, with all that goes between: flat vectors, gradients, decay."""
-    simulation = simulation_of(algo, 1, local, MLP([16]))
-    start, x = simulation.problem.start.clone(), by_hand(simulation, expected)
-    assert_close(output(simulation), x, start, 1e-12)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,10 @@ UNEVEN = (1.0, 1.7, 0.6, 2.3)
     ],
 )
 def test_agrees_with_a_numpy_loop(setting: Setting, overlap: bool):
-    """x = x - lr d(mean_i g_i(x)), all workers alike, at every step."""
-    assert_close(run(setting, Sync(overlap)).xs, reference.sync(setting))
+    """x = x - lr d(mean_i g_i(x)), all workers alike, at every step; a mark has the rate of its samples."""
+    path = run(setting, Sync(overlap))
+    assert_close(path.xs, reference.sync(setting))
+    assert [mark["lr"] for mark in path.marks] == [setting.rate(mark["samples"]) for mark in path.marks]
 
 
 def test_workers_are_equal_bit_for_bit_between_any_two_events():

@@ -105,19 +105,6 @@ def test_sync_takes_gradient_plus_all_reduce_which_overlap_hides_behind_the_back
     close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-@few
-@given(cluster=clusters(), factors=st.lists(st.floats(0.5, 8), min_size=2, max_size=9))
-def test_sync_waits_for_the_slowest(close: Close, overlap: bool, cluster: Cluster, factors: list[float]) -> None:
-    """max_i t_i takes the place of t."""
-    t, a, n = parameters(cluster)
-    p, slowest = len(factors), t * max(factors)
-    cluster = dataclasses.replace(cluster, slow_nodes=dict(enumerate(factors)))
-    without = slowest + all_reduce("best", p, a, n)
-    expected = overlapped("best", p, slowest, a, n, buckets_of(cluster)) if overlap else without
-    close(timed(Sync(overlap=overlap), cluster, p, 4).time_s, 4 * expected)
-
-
 class Delayed(Algorithm):
     """One all-reduce with overlap, which worker i begins i gradients late, behind one that it begins at once."""
 
@@ -346,36 +333,6 @@ def test_received_vectors_lengthen_the_next_gradient(
     reduce = all_reduce("best", p, a, n)
     reduces = timed(DelayFree(tau=2), cluster, p, steps)
     close(reduces.time_s, max(t, reduce) + (steps - 1) * max(t + v, reduce))
-
-
-@pytest.mark.parametrize("p", [1, 3])
-def test_an_ideal_network_leaves_the_gradients_alone(close: Close, p: int) -> None:
-    cluster = Cluster(0.01, float("inf"), 0.0, message_bytes=1e6)
-    topology = Ring().build(p, 0)
-    for algo in (Sync(), Sync(overlap=False), DPSGD(topology), Gossip(), EASGD(), Downpour(), DelayFree()):
-        found = timed(algo, cluster, p, 9, topology)
-        close(found.time_s, 0.09)
-        assert found.summary()["idle_fraction_max"] == pytest.approx(0, abs=1e-12)
-
-
-class TwoAtOnce(Algorithm):
-    """Two all-reduces begun together."""
-
-    async def train(self, worker: Worker) -> None:
-        while not worker.done:
-            arriving = [worker.start(worker.all_reduce_mean(worker.x.clone())) for _ in range(2)]
-            worker.step(await worker.gradient())
-            for arrival in arriving:
-                await arrival
-
-
-@few
-@given(cluster=clusters(), p=several_nodes, steps=step_counts)
-def test_all_reduces_follow_one_another(close: Close, cluster: Cluster, p: int, steps: int) -> None:
-    """They have the network to themselves: max(t, 2 T); the last gradient of a free-running method ends the run."""
-    t, a, n = parameters(cluster)
-    step = max(t, 2 * all_reduce("best", p, a, n))
-    close(timed(TwoAtOnce(), cluster, p, steps).time_s, (steps - 1) * step + t)
 
 
 @dataclass(frozen=True)

@@ -80,23 +80,6 @@ def test_the_longest_segment_of_a_ring_sets_its_pace(close: Close, p: int, items
     assert found.machine.network.messages == steps * 2 * (p - 1) * p
 
 
-def test_a_ring_of_messages_goes_at_the_pace_of_each_port(close: Close) -> None:
-    """All 2 (p - 1) segments go through the port of the slow node, and nothing else is slow: less than if all were."""
-    p, a, n = 4, 1e-4, 1e6
-    slow = Cluster(0.01, 1e9, a, message_bytes=n, node_bandwidth={2: 1e8}, collective="ring", collective_messages=True)
-    fast = dataclasses.replace(slow, node_bandwidth=None)
-    times = [timed(Sync(overlap=False), cluster, p, 5).time_s for cluster in (fast, slow, modelled(slow))]
-    segment_s = n / p * 8 / 1e8
-    assert times[0] < 5 * (0.01 + 2 * (p - 1) * segment_s) < times[1] < times[2]
-
-
-def test_a_ring_waits_for_the_late_one(close: Close) -> None:
-    """One segment of its vector goes all the way round, whatever the others have passed on before."""
-    p, n = 4, 1e6
-    late = Cluster(0.01, 1e9, 1e-4, message_bytes=n, slow_nodes={0: 2.0}, collective="ring", collective_messages=True)
-    close(timed(Sync(overlap=False), late, p, 1).time_s, 0.02 + 2 * (p - 1) * (1e-4 + n / p * 8 / 1e9))
-
-
 class Beside(Algorithm):
     """An all-reduce, and vectors that every node sends to its right neighbour meanwhile."""
 

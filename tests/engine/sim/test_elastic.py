@@ -99,14 +99,6 @@ def test_with_many_failures_all_steps_are_made_and_all_workers_agree(algo: str) 
     assert simulation.machine.samples < 80 * simulation.experiment.unit
 
 
-@pytest.mark.parametrize("algo", ELASTIC[1:])
-def test_where_all_are_down_the_first_to_be_back_goes_on_alone(algo: str, tmp_path: Path) -> None:
-    failures = trace(tmp_path, *((node, 0.105, 0.5 + 0.1 * node) for node in range(4)))
-    simulation = run(algo, "budget.steps=50", f"cluster.failures.trace={failures['trace']}")
-    assert (simulation.status, simulation.summary()["failures"]) == ("completed", 4)
-    assert {node.worker.steps for node in simulation.machine.nodes} == {50}
-
-
 @pytest.mark.parametrize("algo", ELASTIC[:2])
 def test_without_failures_nothing_changes(algo: str) -> None:
     waiting = run(algo.replace("elastic=true", "elastic=false"), "budget.steps=9")

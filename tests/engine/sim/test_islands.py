@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
@@ -83,12 +82,6 @@ def test_the_nodes_of_an_island_share_its_uplink_and_nobody_waits_within() -> No
     assert found[6] == 0.5 + 2.0  # behind one message at its own port
     assert found[7] == 22.0
     assert out == [30.0, 30.0, 10.0]
-
-
-def test_an_uplink_is_shared_by_messages_in_chunks() -> None:
-    """The second message begins when half of the first has passed: it ends after 2 times N / B, the first after 1.5."""
-    found, _ = arrivals([0, 0, 1, 1], [(0.0, 0, 2, 1.0), (0.5, 1, 3, 1.0)], [1.0] * 4, 1.0, 0.0, 0.0, chunks=1000)
-    assert found == pytest.approx([1.5, 2.0], abs=5e-3)
 
 
 def test_a_congested_uplink_goes_on_with_a_part_of_its_rate() -> None:
@@ -205,15 +198,3 @@ def test_pairs_and_servers_between_islands(close: Close) -> None:
     close(timed(Gossip(tau=1, mode="pull"), cluster, 2, 3).time_s, 3 * (0.1 + 2 + 4))
     times = step_times(EASGD(tau=1), cluster, 4, 1, budget=Budget(time_s=14.2))
     assert [worker[0] for worker in times[2:]] == pytest.approx([10.1, 14.1])  # a_w + q N / B_w, there and back
-
-
-@pytest.mark.parametrize("algo", [Sync(), Downpour(servers=2), Gossip(tau=2)])
-def test_islands_as_fast_between_as_within_change_nothing(algo: Any) -> None:
-    """An uplink of any bandwidth and the latency of the nodes: the times and bytes of messages are those without."""
-    cluster = Cluster(0.01, 1e9, 1e-3, message_bytes=1e6, collective="ring", jitter=0.3)
-    apart = dataclasses.replace(cluster, islands=3, wan_bandwidth=math.inf)
-    one, other = (timed(algo, each, 6, 8) for each in (cluster, apart))
-    assert other.time_s == pytest.approx(one.time_s, rel=1e-12)
-    assert other.machine.network.bytes_sent(math.inf) == pytest.approx(one.machine.network.bytes_sent(math.inf))
-    assert "bytes_between_islands" not in one.summary()
-    assert 0 < other.summary()["bytes_between_islands"] < other.summary()["bytes_sent_total"]

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.algorithms.dpsgd import DPSGD
-from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
-from dsgd.topology import OnePeerExponential, Ring
+from dsgd.topology import OnePeerExponential
 from tests.engine.sim.conftest import Close
 from tests.support.timing import step_times, timed
 
@@ -161,27 +160,6 @@ def test_a_ring_over_links_takes_what_its_recurrence_says(
         )
     )
     both(close, cluster, p)
-
-
-def test_islands_are_links_that_are_all_alike(close: Close) -> None:
-    """One node each: the closed form of islands, the recurrence over hops and messages over either agree."""
-    k = 5
-    islands = Cluster(0.01, 1e9, 1e-4, message_bytes=4e6, islands=k, wan_bandwidth=1e8, wan_latency_s=0.02)
-    alike = {
-        "regions": list("abcde"),
-        "latency_s": [[None if i == j else 0.02 for j in range(k)] for i in range(k)],
-        "bandwidth": [[None if i == j else 1e8 for j in range(k)] for i in range(k)],
-    }
-    links = dataclasses.replace(islands, islands=1, wan_bandwidth=None, wan_latency_s=None, links=alike)
-    ring = dataclasses.replace(islands, collective="ring")
-    close(timed(WHOLE, links, k, 3).time_s, timed(WHOLE, ring, k, 3).time_s)
-    close(timed(LocalSGD(tau=2), links, k, 4).time_s, timed(LocalSGD(tau=2), ring, k, 4).time_s)
-    # vectors to two neighbours share an uplink, but go over two links
-    neighbours = DPSGD(Ring().build(k, 0))
-    close(timed(neighbours, links, k, 2).time_s, 2 * (0.02 + 0.32))
-    close(timed(neighbours, ring, k, 2).time_s, 2 * (0.02 + 2 * 0.32))
-    out = [timed(WHOLE, each, k, 3).summary()["bytes_between_islands"] for each in (links, ring)]
-    assert out[0] == out[1] == round(k * 3 * 8 / 5 * 4e6)
 
 
 def test_a_message_takes_the_latency_and_rate_of_its_pair(close: Close) -> None:

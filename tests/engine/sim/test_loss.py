@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
@@ -19,7 +18,6 @@ from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.loss import LossyNetwork
 from dsgd.engines.sim.network import Network
 from dsgd.streams import stream
-from dsgd.topology import Ring
 from tests.engine.sim.conftest import Close
 from tests.support.timing import timed
 
@@ -131,21 +129,6 @@ def test_an_all_reduce_takes_what_its_losses_cost(close: Close, p: int) -> None:
     summary = found.summary()
     assert summary["messages_lost"] == 0
     assert summary["messages_resent"] == found.machine.network.messages - steps * 2 * (p - 1) * p > 0
-
-
-def test_two_who_exchange_wait_for_what_is_sent_again(close: Close) -> None:
-    """D-PSGD of two nodes, an exchange after each gradient: who has received goes on while its own is sent again."""
-    steps, a = 40, 0.01
-    algo = DPSGD(Ring().build(2, 0), gradient="first")
-    found = timed(algo, lossy_cluster(a), 2, steps, seed=SEED)
-    draw = [losses(node) for node in range(2)]
-    free_s, delivered_s = np.zeros(2), np.zeros(2)
-    for _ in range(steps):
-        sent_s = free_s + 1.0
-        arrived_s = [sent_s[i] + draw[i]() * AGAIN_S + a for i in range(2)]
-        delivered_s = np.maximum(delivered_s, arrived_s[::-1])
-        free_s = np.maximum(sent_s, delivered_s)
-    close(found.time_s, free_s.max())
 
 
 def test_without_loss_the_network_draws_nothing_and_the_summary_says_nothing() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.cluster import Cluster
 from dsgd.engines.sim.node import Node, PendingExchange
-from dsgd.engines.sim.null_vector import NullVector, null_vector
+from dsgd.engines.sim.null_vector import NullVector
 from dsgd.topology import Ring
 from tests.support.timing import timed
 
@@ -30,30 +30,6 @@ def test_a_run_for_time_only_keeps_one_vector_however_many_workers_there_are() -
     machine = timed(DPSGD(ring), Cluster(gradient_s=0.01, bandwidth=1e9, latency_s=1e-4), 16, 3, topology=ring).machine
     assert isinstance(machine.nodes[0].worker.x, NullVector)
     assert len({id(node.worker.x) for node in machine.nodes}) == 1
-
-
-def test_a_null_vector_is_its_own_sum_copy_and_multiple() -> None:
-    x = null_vector(torch.ones(3, dtype=torch.float64))
-    for found in (
-        x + x,
-        2 * x,
-        x - 1,
-        x.clone(),
-        x.add_(x, alpha=0.5).mul_(0.5),
-        x.lerp_(x, 0.5),
-        x.new_zeros(x.shape),
-    ):
-        assert found is x or isinstance(found, NullVector)
-    assert x.shape == (0,)
-    assert x.dtype == torch.float64
-
-
-def test_what_a_null_vector_does_not_list_torch_does_as_with_any_empty_one() -> None:
-    x = null_vector(torch.ones(3))
-    assert x.new_zeros(4).shape == (4,)
-    assert torch.stack([x, x]).shape == (2, 0)
-    assert float(x.norm()) == 0.0
-    assert torch.equal(torch.cat(x.tensor_split(2)), torch.empty(0))
 
 
 @given(st.data())
