@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import IoThread, run
+from dsgd.engines.dist.io_thread import run
 from dsgd.engines.dist.pairwise import attach as attaching
-from dsgd.engines.dist.pairwise import exchanges, frame_socket
+from dsgd.engines.dist.pairwise import frame_socket
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.pairwise.process_memory import ProcessMemory
 from dsgd.engines.dist.pairwise.wire import HelloReply, PlaneSettings
@@ -100,29 +100,6 @@ class FrameSocket:
 
 def attach(link: FrameSocket, settings: PlaneSettings, patience_s: float) -> None:
     link.run(attaching.attach(link._link, settings, patience_s))
-
-
-class Exchanges:
-    """The exchanges of a node without a plane, in a thread of their own."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self._io = IoThread("exchanges")
-        self._exchanges = exchanges.Exchanges(*arguments)
-
-    def begin(self, sources: list[int]) -> exchanges.WaitingExchange:
-        async def begin() -> exchanges.WaitingExchange:
-            return self._exchanges.begin(sources, Future())
-
-        return self._io.run(begin())
-
-    def arrived(self, source: int, sequence: int, vector: Tensor) -> None:
-        self._exchanges.arrived(source, sequence, vector)
-
-    def close(self) -> None:
-        self._io.call(self._exchanges.close)
-
-    def join(self, limit_s: float) -> None:
-        self._io.close()
 
 
 def by_hand(to: Plane, own_rank: int, asked: int, nodes: int, dimension: int = 8) -> tuple[socket.socket, FrameSocket]:

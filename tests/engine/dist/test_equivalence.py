@@ -281,13 +281,3 @@ def test_downpour_s_server_applies_every_push_once(prefork: Prefork, tmp_path: P
     centre = seen(tmp_path, "server", 2)
     assert np.abs(centre).max() > 0.1
     np.testing.assert_allclose(centre, -0.05 * files[:, 2].sum(axis=0), rtol=1e-12)
-
-
-def test_gossip_without_steps_makes_averages_of_the_start(prefork: Prefork, tmp_path: Path) -> None:
-    """From unit vectors x_i holds the weights of the four starts: none is negative, their sum is 1, everybody has been
-    averaged, and all are binary fractions, so not even the last bit may differ."""
-    x = race(prefork, tmp_path, "gossip", "optimizer.lr=0", "algo.mode=push", "+algo.apart=true", "algo.tau=2")[:, 0]
-    assert (x >= 0).all()
-    assert (x[:, 4:] == 0).all()
-    assert (x.sum(axis=1) == 1).all()
-    assert ((x > 0).sum(axis=1) > 1).any()

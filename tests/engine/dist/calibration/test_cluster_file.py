@@ -66,12 +66,6 @@ def test_every_key_of_the_cluster_is_in_the_file_and_has_a_comment(tmp_path: Pat
     assert max(map(len, written.splitlines())) <= 120
 
 
-def test_links_must_be_between_ranks() -> None:
-    for links in ({}, {(0, 2): MeasuredLink(1e-4, 1e8, 1e8)}):
-        with pytest.raises(ValueError, match=r"^links must be between ranks in 0\.\.1 and at least one, got "):
-            as_cluster_yaml("", OF, [Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, [0.0] * 2, links, ASSUMED)
-
-
 def test_one_worker_has_the_network_that_was_configured(tmp_path: Path) -> None:
     jitters = [Jitter(0.01, 0.1, "gamma", 50, 0)]
     for name, assumed in (("gigabit", ASSUMED), ("ideal", replace(ASSUMED, bandwidth=math.inf, latency_s=0.0))):

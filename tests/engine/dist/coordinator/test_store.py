@@ -52,19 +52,14 @@ def ports() -> set[tuple[str, int]]:
     return {bound[file] for file in open_files(os.getpid()) if file in bound}
 
 
-def test_workers_on_cpus_need_no_store() -> None:
-    message, _ = told([False, False], "sync")
-    assert (message["kind"], message["store"]) == ("addresses", None)
-
-
-def test_workers_on_gpus_meet_at_a_store() -> None:
-    message, _ = told([True, True], "sync")
-    assert message["kind"] == "addresses"
-    assert message["store"] > 0
-
-
-def test_free_running_workers_on_gpus_need_none() -> None:
-    assert told([True, False], "gossip")[0]["store"] is None
+def test_a_store_is_where_workers_on_gpus_meet_in_lock_step() -> None:
+    for gpus, algo, is_needed in (
+        ([True, True], "sync", True),
+        ([False, False], "sync", False),
+        ([True], "gossip", False),
+    ):
+        message, _ = told(gpus, algo)
+        assert (message["kind"], message["store"] is not None) == ("addresses", is_needed)
 
 
 def test_a_mixture_is_an_error_that_names_one_of_each() -> None:

@@ -186,7 +186,7 @@ def test_an_offer_that_is_none_is_one_line(agent: Agent) -> None:
 
 
 def test_a_public_key_that_is_none_is_one_line_in_all_ranks(agent: Agent) -> None:
-    for attempt, public in enumerate(("0" * 64, "ab")):
+    for attempt, public in enumerate(("0" * 64, "x" * 64, "ab")):
         first, *others = (agent.launch(rank, 3, attempt) for rank in range(3))
         agent.store.set(f"dsgd/{first.job}/1", json.dumps({"objection": "", "public": public}))
         outcomes = [meeting(launch) for launch in (first, others[1])]

@@ -143,25 +143,3 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
         assert parent.status is None
         assert parent.supervise(over, lambda: None) == -signal.SIGKILL
         assert parent.status == "failed"
-
-
-def test_a_list_of_processes_tells_them_apart(prefork: Prefork, tmp_path: Path) -> None:
-    """By name and by command line, which is cut to the length of the parent's."""
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=2", LONG)
-    names = {"coordinator", "server 0", "worker 0", "worker 1"}
-
-    def shown_lines() -> dict[str, str]:
-        pids = watched.observe()
-        return {name: Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode() for name, pid in pids.items()}
-
-    def all_told() -> bool:  # a process has its name before its line
-        lines = shown_lines()
-        return names <= lines.keys() and all(line.startswith("dsgd: ") for line in lines.values())
-
-    watched.run.until(all_told)
-    for name, shown in shown_lines().items():
-        assert shown
-        assert f"dsgd: {name} of {watched.run.folder}".startswith(shown)
-        assert shown.startswith(f"dsgd: {name}")
-    os.kill(watched.run.pid, signal.SIGTERM)
-    watched.assert_ends("interrupted", 130)

@@ -34,13 +34,6 @@ def test_who_has_no_answer_is_no_dead_node() -> None:
         assert value(a.pull(1).result(LIMIT_S).vector) == 1
 
 
-def test_a_lost_peer_fails_an_ask_at_once() -> None:
-    with planes(2) as (a, b):
-        b.close()
-        failure(a.pull(1))
-        assert failure(a.ask(1, constant(1), 0)).rank == 1
-
-
 def test_a_question_is_not_answered_whose_sender_has_given_up() -> None:
     """It would be half an average. The second one is read after the connection was closed behind it."""
     asked: list[float] = []

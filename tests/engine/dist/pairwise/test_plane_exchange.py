@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
-
 from tests.support.planes import (
     HOST,
     LIMIT_S,
-    Exchanges,
     constant,
     failure,
     plane,
@@ -65,26 +62,6 @@ def test_a_source_that_was_never_there_fails_the_exchange_even_when_nothing_is_s
         b.close()
         error = failure(a.exchange({}, 0, [1]))
         assert (error.rank, error.reason) == (1, "connection refused")
-
-
-def test_a_source_that_dies_before_it_ever_connected_fails_the_exchange() -> None:
-    with planes(2) as (a, b):
-        waiting = a.exchange({1: constant(1)}, 0, [1])
-        a.pull(1).result(LIMIT_S)  # now b is known to live
-        b.close()
-        assert failure(waiting).rank == 1
-
-
-def test_a_vector_that_comes_after_its_exchange_has_failed_is_forgotten() -> None:
-    exchanges = Exchanges(0.05, lambda source: 0, lambda source, answered: answered(None), print)
-    assert failure(exchanges.begin([1]).future).rank == 1
-    late = constant(1)
-    seen = weakref.ref(late)
-    exchanges.arrived(1, 0, late)
-    del late
-    assert seen() is None
-    exchanges.close()
-    exchanges.join(LIMIT_S)
 
 
 def test_a_dead_target_fails_the_exchange_that_waits_for_others() -> None:

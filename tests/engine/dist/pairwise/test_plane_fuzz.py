@@ -171,21 +171,3 @@ def test_random_bytes_of_a_node_that_was_let_in_harm_nobody_else() -> None:
 
         throw()
         assert peer.push(0, constant(1), 0).result(LIMIT_S)
-
-
-def test_random_hellos_harm_nobody() -> None:
-    with plane(0, 2) as own, plane(1, 2) as peer:
-        own.publish(constant(4), 0)
-        peer.connect([(HOST, own.port), None])
-
-        @FUZZ
-        @given(st.binary(max_size=200), st.booleans())
-        def throw(data: bytes, begins_well: bool) -> None:
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection((HOST, own.port), LIMIT_S) as sock,
-            ):
-                sock.sendall(b"dsgd\1\0" * begins_well + data)
-            assert value(peer.pull(0).result(LIMIT_S).vector) == 4
-
-        throw()

@@ -19,18 +19,8 @@ from tests.support.planes import (
     plane,
     planes,
     settings_of,
-    until,
     value,
 )
-
-
-def test_a_pull_gets_the_last_published_vector_its_steps_and_the_steps_by_now() -> None:
-    with planes(2) as (a, b):
-        b.publish(constant(5), 7)
-        b.publish(constant(6), 8)
-        b.set_steps(9)
-        pulled = a.pull(1).result(LIMIT_S)
-        assert (value(pulled.vector), pulled.steps, pulled.peer_steps) == (6, 8, 9)
 
 
 def test_what_is_published_is_a_copy_and_what_is_pulled_stays_as_it_is() -> None:
@@ -90,18 +80,6 @@ def test_a_dead_node_is_reachable_again_where_it_was_started_anew() -> None:
             assert value(a.pull(1).result(LIMIT_S).vector) == 2
 
 
-def test_a_lost_connection_is_made_again_without_help() -> None:
-    def fall_silent(sock: socket.socket) -> None:
-        sock.recv(HEADER.size, socket.MSG_WAITALL)
-
-    with plane(1, 2) as b, plane(0, 2, patience_s=0.2) as a, impostor(fall_silent) as port:
-        b.publish(constant(4), 0)
-        a.connect([None, (HOST, port)])
-        failure(a.pull(1))
-        a.relocate(1, (HOST, b.port))
-        until(lambda: (pulled := a.pull(1)).exception(LIMIT_S) is None and value(pulled.result().vector) == 4)
-
-
 def half_an_answer(then: Callable[[socket.socket], None]) -> Callable[[socket.socket], None]:
     def behave(sock: socket.socket) -> None:
         sock.recv(HEADER.size, socket.MSG_WAITALL)
@@ -115,12 +93,6 @@ def test_half_an_answer_and_then_silence_is_unreachable() -> None:
     with plane(0, 2, patience_s=0.2) as a, impostor(half_an_answer(lambda sock: (sock.recv(1), None)[1])) as port:
         a.connect([None, (HOST, port)])
         assert failure(a.pull(1)).reason == "no byte for 0.2 s"
-
-
-def test_half_an_answer_and_then_the_end_is_unreachable_at_once() -> None:
-    with plane(0, 2) as a, impostor(half_an_answer(lambda sock: None)) as port:
-        a.connect([None, (HOST, port)])
-        assert failure(a.pull(1)).reason.startswith("connection")
 
 
 def test_an_answer_that_breaks_the_protocol_is_unreachable_and_logged() -> None:

@@ -92,15 +92,6 @@ def test_half_a_hello_and_an_end_is_mentioned_once() -> None:
         assert len(log.lines) == 1
 
 
-def test_a_hello_may_come_byte_by_byte() -> None:
-    with pair() as (_, b, log), socket.create_connection((HOST, b.port), LIMIT_S) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in settings_of(3).encode_hello(2, 1):
-            sock.sendall(bytes([byte]))
-        assert sock.recv(1) == bytes([HelloReply.WELCOME])
-        assert log.lines == []
-
-
 def test_hundreds_of_idle_connections_disturb_nobody_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dsgd.engines.dist.admission.STRANGER_S", 10 * LIMIT_S

@@ -13,7 +13,7 @@ import torch
 from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.pairwise.ring import RingBroken, SumRing
 from dsgd.engines.dist.pairwise.wire import HelloReply
-from tests.support.planes import HOST, LIMIT_S, Log, open_sockets, own_threads, plane, settings_of
+from tests.support.planes import HOST, LIMIT_S, open_sockets, own_threads, plane, settings_of
 from tests.support.rings import at_once, reduce_all
 
 
@@ -51,15 +51,6 @@ def test_two_rings_through_one_port_do_not_mix() -> None:
     assert open_sockets() == before
 
 
-def test_requests_go_on_beside_a_ring() -> None:
-    with joined(2) as (of, made):
-        of[1].publish(torch.ones(8, dtype=torch.float64), 3)
-        of[0].connect([None, (HOST, of[1].port)])
-        assert of[0].pull(1).result(LIMIT_S).steps == 3
-        reduce_all(made, [torch.ones(8), torch.ones(8)])
-        assert of[0].pull(1).result(LIMIT_S).steps == 3
-
-
 def test_a_place_in_a_ring_is_given_once_and_to_the_left_neighbour() -> None:
     """Not if it is taken, not to another neighbour, and not in a ring that there is not."""
     with joined(3) as (of, made):
@@ -87,9 +78,3 @@ def test_a_left_neighbour_that_does_not_come_is_named() -> None:
         with pytest.raises(RingBroken, match=r"^worker 2 has not connected for 0\.3 s$") as caught:
             own.ring(1, (HOST, right.port))
         assert caught.value.peer == 2
-
-
-def test_a_neighbour_of_another_job_is_refused_with_a_reason() -> None:
-    other = Plane(1, 2, HOST, b"x" * 16, 8, torch.float64, LIMIT_S, LIMIT_S, Log())
-    with plane(0, 2) as own, other, pytest.raises(RingBroken, match=r"it expects another job's token$"):
-        own.ring(1, (HOST, other.port))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -161,40 +158,12 @@ def test_a_reader_that_never_reads_ends_a_write() -> None:
         link.write(b"", memoryview(bytearray(64 << 20)), patience_s=0.2)
 
 
-def test_bytes_that_come_slowly_are_waited_for_longer_than_the_patience() -> None:
-    """A fifth of the patience between two bytes, twice the patience in all."""
-    with connection(slice_s=0.125) as (plain, link):
-
-        def trickle() -> None:
-            for _ in range(10):
-                time.sleep(0.2)
-                plain.sendall(b"x")
-
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        assert link.read(10, patience_s=1.0) == b"x" * 10
-        thread.join()
-
-
 def test_half_a_message_and_an_end_is_a_lost_connection() -> None:
     with connection() as (plain, link):
         plain.sendall(b"half")
         plain.close()
         with pytest.raises(ConnectionResetError):
             link.read(8, LIMIT_S)
-
-
-def test_the_end_wakes_who_reads_writes_or_waits() -> None:
-    for act in (
-        lambda link: link.read(8, LIMIT_S),
-        lambda link: link.write(b"", memoryview(bytearray(64 << 20)), LIMIT_S),
-        lambda link: (link.wait_readable(), link.read(1, LIMIT_S)),
-    ):
-        with connection() as (_, link), ThreadPoolExecutor(1) as thread:
-            ended = thread.submit(act, link)
-            time.sleep(0.05)  # it may be asleep by now; if not, it finds the connection ended
-            link.shutdown()
-            assert isinstance(ended.exception(LIMIT_S), OSError)
 
 
 def test_dropped_bytes_leave_the_next_frame_in_place() -> None:

@@ -83,27 +83,11 @@ def test_another_batch_than_the_expected_one_is_right_too(batches: Batches) -> N
     assert_is(batches, 1, 2)
 
 
-def test_without_fetching_ahead_no_thread_is_started(batches: Batches, data: Squares) -> None:
-    batches.get(0, 0)
-    assert data.threads == {threading.current_thread().name}
-
-
 def test_data_that_are_lost_are_so_when_they_are_asked_for(batches: Batches) -> None:
     batches.prefetch(0, 9)
     with pytest.raises(DataLost, match=r"^data: gone$"):
         batches.get(0, 9)
     assert_is(batches, 0, 1)
-
-
-def test_every_device_gets_an_equal_slice_and_none_an_empty_one(data: Squares) -> None:
-    inputs, labels = data.batch(0, 0)
-    for devices, sizes in ((1, [5]), (2, [3, 2]), (7, [1, 1, 1, 1, 1])):
-        of = Batches(data, torch.float32, [CPU] * devices)
-        slices = of.get(0, 0)
-        of.close()
-        assert [len(part) for part in slices] == sizes
-        assert torch.equal(torch.cat([part.inputs for part in slices]), inputs)
-        assert torch.equal(torch.cat([part.targets for part in slices]), labels)
 
 
 def test_pixels_that_are_normalised_later_are_the_inputs(data: Squares) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +14,10 @@ from torch import Tensor, nn
 from dsgd.data.items import Items
 from dsgd.data.partition import Partition
 from dsgd.engines.dist.worker.averaging import Groups
-from dsgd.engines.dist.worker.compute import Compute, GradientBucket, InOrderReducer, make_buckets
+from dsgd.engines.dist.worker.compute import Compute, GradientBucket, InOrderReducer
 from dsgd.engines.sim.simulation import build_problem
 from dsgd.problem.problem import Problem
-from tests.support.collective_workers import assert_close, branches, own, point
+from tests.support.collective_workers import assert_close, own, point
 from tests.support.simulate import experiment
 
 if TYPE_CHECKING:
@@ -97,30 +96,6 @@ def test_several_devices_average_their_slices_and_statistics() -> None:
     assert_close(buffers, (statistics[0] + statistics[1]) / 2)
 
 
-def test_unused_parameters_have_a_gradient_of_zero() -> None:
-    of = branches()
-    of.weight_decay = 0.0
-    for devices in (1, 2):
-        found, _ = gradients(of, devices, 0, 0)
-        assert_close(found, own(of, 0, 0)[0])
-        for slot in of.parameters:
-            assert bool(slot.view(found).any()) == (not slot.path.startswith("unused"))
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 1000, 10**9])
-def test_buckets_cover_the_vector_from_its_end_to_its_start(bucket_bytes: int) -> None:
-    of = problem("resnet8, batch norm")
-    buckets = make_buckets(of, bucket_bytes)
-    assert [bucket.end for bucket in buckets] == [of.dimension, *(bucket.begin for bucket in buckets[:-1])]
-    assert buckets[-1].begin == 0
-    assert [place for bucket in reversed(buckets) for place in bucket.parameters] == list(range(len(of.parameters)))
-    for bucket in buckets:
-        sizes = [of.parameters[place].shape.numel() for place in bucket.parameters]
-        assert sum(sizes) == bucket.end - bucket.begin
-        assert sum(sizes[1:]) * 4 < bucket_bytes  # one parameter less would not have been enough
-        assert bucket.begin == 0 or sum(sizes) * 4 >= bucket_bytes
-
-
 @given(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5), replicas=st.integers(1, 3))
 def test_buckets_are_reduced_in_order_and_no_earlier_than_complete(
     data: st.DataObject, sizes: Sequence[int], replicas: int
@@ -139,21 +114,6 @@ def test_buckets_are_reduced_in_order_and_no_earlier_than_complete(
         assert len(handed) == [*complete, False].index(False)
     reducer.flush()
     assert [id(bucket) for bucket in handed] == [id(bucket) for bucket in buckets]
-
-
-def test_time_is_kept_and_spans_only_if_asked_for() -> None:
-    of = problem("mlp")
-    with computing(of) as compute, computing(copy.copy(of), trace=True) as traced:
-        for step in range(3):
-            for one in (compute, traced):
-                one.gradient(of.start, of.start_buffers, 0, step).result()
-        assert compute.passes.spans is None
-        assert compute.passes.busy_s > 0
-        assert traced.passes.spans is not None
-        assert len(traced.passes.spans) == 3
-        assert traced.passes.busy_s == pytest.approx(sum(end - begin for begin, end in traced.passes.spans))
-        times = [time for span in traced.passes.spans for time in span]
-        assert times == sorted(times)
 
 
 def test_a_warm_up_leaves_nothing_behind() -> None:
@@ -177,18 +137,6 @@ def test_a_failed_pass_is_the_answer_and_the_next_one_is_computed() -> None:
                 compute.gradient(of.start[:-1].clone(), of.start_buffers, 0, 0).result()
             g = compute.gradient(of.start, of.start_buffers, 0, 0).result()
         assert_close(g, of.gradient(of.start, of.start_buffers, 0, 0), 1e-6)
-
-
-def test_the_problem_stays_of_use_to_others() -> None:
-    """Beside a Compute and after it: passes that are not its own are none of its business."""
-    of = problem("mlp")
-    expected = own(of, 0, 0)[0]
-    with computing(of) as compute:
-        assert torch.equal(own(of, 0, 0)[0], expected)
-        assert torch.equal(compute.gradient(point(of, 0), of.start_buffers, 0, 0).result(), expected)
-    assert torch.equal(own(of, 0, 0)[0], expected)
-    assert not any(slot.owner.get_parameter(slot.name)._post_accumulate_grad_hooks for slot in of.parameters)
-    compute.close()
 
 
 def test_on_a_gpu_what_is_read_ahead_in_the_warm_up_is_the_first_batch_of_the_run(

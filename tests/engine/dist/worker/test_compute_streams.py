@@ -74,7 +74,8 @@ def test_a_gradient_begins_after_its_caller_s_work_and_no_copy_waits_for_it(
     assert queued.wait(60)
     with monkeypatch.context() as on_gpu:
         on_gpu.setattr(Tensor, "is_cuda", True)
-        copies.submit(lambda x: queue(order, "copy"), torch.zeros(1)).result()
+        copied = copies.submit(lambda x: (queue(order, "copy"), {1: x})[1], torch.zeros(1)).result()
+        assert [stream for tensor, stream in used if tensor is copied[1]] == [cuda.default]
     assert order == ["step", "copy"]
     goes_on.set()
     g = gradient.result()
