@@ -155,14 +155,6 @@ def test_a_budget_of_time_ends_at_its_moment_with_marks_at_fixed_times(
     raise AssertionError("nothing was measured in 30 s")
 
 
-def test_time_may_run_out_at_any_step_of_lock_step(prefork: Prefork, tmp_path: Path) -> None:
-    """Also while some have handed in a mark by steps that others will not reach."""
-    for limit_s in (0.2, 0.3):
-        options = ("algo=delayfree", "budget.steps=null", f"budget.time_s={limit_s}", "eval.every_steps=1")
-        run = completed(prefork, tmp_path / f"run of {limit_s}", *DIST, *options)
-        assert run.summary["time_s"] == pytest.approx(limit_s)
-
-
 def test_a_loss_stops_a_run_and_its_crossing_is_that_of_the_marks(prefork: Prefork, tmp_path: Path) -> None:
     options = ("budget.steps=100000", "eval.every_steps=5", "target.loss=0.5", "target.stop=true", "data.spread=0.1")
     run = completed(prefork, tmp_path / "run", *DIST, "algo=sync", *options)

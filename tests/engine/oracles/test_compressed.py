@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from math import ceil
 from typing import cast
 
 import numpy as np
@@ -110,11 +109,6 @@ def test_the_largest_level_is_decoded_however_many_there_are(levels: int) -> Non
     assert torch.allclose(coder.decode(coder.encode(a)), a, rtol=1e-6)
 
 
-def test_the_bytes_of_a_thousand_numbers() -> None:
-    for code, n_bytes in (("topk", 8 * 10), ("randomk", 4 * 10), ("sign", 4 + 125), ("qsgd", 4 + 1000)):
-        assert codes.packed_size(code, 1000, 4, 10, 127) == ceil(n_bytes / 4)
-
-
 def power_sgd(layout: list[tuple[int, ...]], rank: int, vectors: list[Array], steps: int) -> list[Array]:
     """What workers with these constant vectors take for their mean, step by step, without feedback."""
     rng, engine = np.random.default_rng(), cast("Engine", None)
@@ -182,14 +176,3 @@ def test_codes_go_to_everybody_and_coding_takes_its_time(code: str) -> None:
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([steps * (p - 1) * share * 1e6] * p, rel=1e-9)
     assert simulation.summary()["idle_fraction_max"] == pytest.approx(1 - 1.5 * steps / simulation.time_s)
-
-
-@pytest.mark.parametrize("count", [8, 21])
-def test_bits_are_packed_by_eight_the_first_one_highest(count: int) -> None:
-    """The same bytes wherever they are made: another device has no NumPy to do it."""
-    bits = torch.arange(count) % 3 == 0
-    filled = torch.cat((bits, bits.new_zeros(-count % 8))).view(-1, 8)
-    expected = (filled.int() * 2 ** torch.arange(7, -1, -1)).sum(1)
-    packed = codes.pack_bits(bits)
-    assert (packed.dtype, packed.tolist()) == (torch.uint8, expected.tolist())
-    assert torch.equal(codes.unpack_bits(packed, count), bits)

@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dsgd.algorithms.downpour import Downpour
+from dsgd.cli.compose import composed
+from dsgd.runner.plan import plan_run
 from tests.support import reference
 from tests.support.reference import Rule, Setting
 from tests.support.simulated import assert_close, run
@@ -43,3 +45,17 @@ def test_server_rules_agree_with_a_numpy_loop(options: Downpour, rule: Callable[
     xs, c = reference.downpour(s, options.n_push, options.n_fetch, rule())
     assert_close(path.xs[-1], xs)
     assert_close(path.c[-1], c)
+
+
+def test_momentum_that_no_server_sees_is_warned_of() -> None:
+    """In one line beside the choice of the engine; so a sweep says it once."""
+    line = ["experiment=quadratic", "nodes=3", "engine=sim"]
+    for options, found in (
+        (("algo=downpour", "optimizer.momentum=0.9"), "optimizer.momentum=0.9 has no effect with"),
+        (("algo=downpour", "optimizer.momentum=0.9", "algo.n_fetch=3"), "optimizer.momentum=0.9 acts between two"),
+        (("algo=downpour", "optimizer.momentum=0"), None),
+        (("algo=gossip", "optimizer.momentum=0.9"), None),
+    ):
+        engine, *rest = plan_run(composed([*line, *options]), []).why.splitlines()
+        assert engine.startswith("engine: sim")
+        assert [line[: len(f"warning: {found}")] for line in rest] == ([] if found is None else [f"warning: {found}"])

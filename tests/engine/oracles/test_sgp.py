@@ -55,12 +55,3 @@ def test_agrees_with_a_numpy_loop(topology: Topology, overlap: int):
     assert_close(path.xs, z, 1e-10)
     assert_close(weights, w[-1], 1e-10)
     assert weights.max() > 1.2 > 0.8 > weights.min()
-
-
-def test_in_an_irregular_graph_the_ratio_goes_to_the_mean_and_the_numerator_does_not():
-    s = Setting(5, steps=180, lr=0.0, start=SPREAD)
-    path, w = pushed(IRREGULAR, s, 2)
-    mean = SPREAD.mean(axis=0)
-    assert_close(path.xs[-1], np.tile(mean, (5, 1)), 1e-8)
-    assert np.abs(path.xs[-1] * w[:, None] - mean).max() > 0.1
-    assert w.sum() == pytest.approx(5, rel=1e-12)

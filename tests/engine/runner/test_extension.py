@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -97,12 +96,3 @@ def test_what_would_not_be_one_run_is_refused(completed: Path) -> None:
         assert (refused.status, len(refused.err.splitlines())) == (2, 1)
         assert refused.err.startswith(rule)
         assert {path.name: path.read_bytes() for path in completed.iterdir() if path.is_file()} == before
-
-
-def test_without_a_checkpoint_it_is_told_what_would_have_kept_one(completed: Path, tmp_path: Path) -> None:
-    shutil.copytree(completed, tmp_path / "run")
-    (tmp_path / "run" / "checkpoint.pt").unlink()
-    refused = call(f"resume={tmp_path}/run", "budget.epochs=2")
-    assert refused.status == 2
-    hint = "which is completed; with engine.keep_checkpoint=true a run keeps its checkpoint for a larger budget\n"
-    assert refused.err.endswith(hint)

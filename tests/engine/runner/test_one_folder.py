@@ -92,21 +92,6 @@ def test_a_run_is_gone_on_with_once(prefork: Prefork, tmp_path: Path, engine: st
     assert samples[-1] == 200
 
 
-def test_a_run_under_way_without_a_checkpoint_is_not_said_to_be_one_to_begin_again(
-    prefork: Prefork, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    options = (*RUN, *SLOW, "budget.steps=100000", "engine=sim", f"hydra.run.dir={folder}")
-    run = prefork.start(folder, *options)
-    run.until(lambda: len(run.marks) > 1)
-    refused = call(*options)
-    assert refused.status == 2
-    assert refused.err == f"hydra.run.dir must not be in use by another run, got {folder}\n"
-    os.kill(run.pid, signal.SIGKILL)
-    run.wait()
-    assert "; resume=auto begins it again" in call(*options).err
-
-
 def test_a_folder_in_use_is_refused_from_python_and_in_a_sweep(tmp_path: Path) -> None:
     small = (*RUN, "engine=sim", "budget.steps=10")
     folder = tmp_path / "0_sync_2"

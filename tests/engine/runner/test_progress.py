@@ -43,13 +43,6 @@ def test_a_line_says_what_the_run_is_limited_by_and_measured_in(capsys: pytest.C
     assert capsys.readouterr().err == "sync: epoch 0.5, 1.5 of 4 s of training, loss 1.25, 2 s\n"
 
 
-def test_lines_that_nobody_would_see_in_time_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = ProgressLine(experiment(), "sync", "virtual", logged=False)
-    with progress:
-        progress.measured(mark(0.0, 0.1), wall_s=0.0)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_sweep_says_once_which_engine_it_takes(
     jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.engines.sim.checkpoint import OtherRun, live_vectors, restore, snapshot
+from dsgd.engines.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.worker import Algorithm, Worker
 from tests.support.cases import prepared
@@ -129,12 +129,3 @@ def test_a_snapshot_changes_nothing_and_is_not_changed_by_what_follows() -> None
     assert list(disturbed.run(look)) == list(plain.run())
     for state, vectors in zip(taken, copies, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(state["vectors"], vectors, strict=True))
-
-
-def test_a_vector_that_several_hold_is_stored_once() -> None:
-    """Per node its vector and one snapshot or gradient, and the one start of all that nobody has published over."""
-    simulation = Simulation(prepared("experiment=quadratic", "nodes=4", "algo=sync", "budget.steps=5"))
-    stopped_at(6, simulation)
-    vectors = live_vectors(simulation)
-    assert len({id(vector) for vector in vectors}) == len(vectors)
-    assert 4 <= len([vector for vector in vectors if vector.numel()]) <= 2 * 4 + 1

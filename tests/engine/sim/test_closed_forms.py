@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from math import ceil, floor, log2
-from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -333,34 +331,6 @@ def test_received_vectors_lengthen_the_next_gradient(
     reduce = all_reduce("best", p, a, n)
     reduces = timed(DelayFree(tau=2), cluster, p, steps)
     close(reduces.time_s, max(t, reduce) + (steps - 1) * max(t + v, reduce))
-
-
-@dataclass(frozen=True)
-class Parts(Algorithm):
-    """Vectors shorter than x, or longer: in an all-reduce, an exchange around the ring, and a push to the next."""
-
-    size: float
-    lockstep: ClassVar[bool] = True
-
-    async def train(self, worker: Worker) -> None:
-        p, rank, part = worker.nodes, worker.rank, worker.x.new_zeros(3)
-        while not worker.done:
-            worker.step(await worker.gradient())
-            await worker.all_reduce_mean(part, self.size)
-            await worker.exchange(part, [(rank + 1) % p], [(rank - 1) % p], self.size)
-            await worker.push((rank + 1) % p, part, self.size)
-
-
-@few
-@given(cluster=clusters(), p=several_nodes, steps=step_counts, size=st.floats(0, 2))
-def test_a_vector_costs_what_its_size_says(close: Close, cluster: Cluster, p: int, steps: int, size: float) -> None:
-    t, a, n = parameters(cluster)
-    found = timed(Parts(size), cluster, p, steps)
-    close(found.time_s, steps * (t + all_reduce("best", p, a, size * n) + 2 * (a + size * n)))
-    ring = timed(Parts(size), dataclasses.replace(cluster, collective="ring"), p, steps)
-    assert cluster.message_bytes is not None
-    sent = ring.machine.network.bytes_sent(ring.time_s)
-    assert sent == pytest.approx([steps * size * cluster.message_bytes * (2 * (p - 1) / p + 2)] * p, rel=1e-9)
 
 
 def test_a_server_beside_a_worker_shares_its_port() -> None:

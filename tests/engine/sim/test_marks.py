@@ -25,11 +25,6 @@ def others(outcome: Outcome) -> list[dict[str, Any]]:
     return [{field: value for field, value in mark.items() if field not in OF_WORKERS} for mark in outcome.marks]
 
 
-@pytest.fixture(scope="module")
-def everybody() -> Outcome:
-    return simulate(*SHORT, "eval.workers=all")
-
-
 @pytest.mark.parametrize(("workers", "gradients"), [("none", "auto"), ("1", "loop"), ("2", "auto")])
 def test_the_first_and_the_last_mark_have_all_workers(workers: str, gradients: str) -> None:
     whole = simulate(*SHORT, "eval.workers=all", f"engine.gradients={gradients}")
@@ -47,16 +42,6 @@ def test_the_first_and_the_last_mark_have_all_workers(workers: str, gradients: s
             assert of_all[OF_WORKERS[0]] <= least <= mean <= most <= of_all[OF_WORKERS[2]]  # pyright: ignore
             assert (least == most) is (workers == "1")
     assert of_workers(some.summary) == of_workers(whole.marks[-1])
-
-
-def test_nobody_in_between_is_the_default(everybody: Outcome) -> None:
-    by_default = simulate(*SHORT)
-    assert others(by_default) == others(everybody)
-    assert {of_workers(mark) for mark in by_default.marks[1:-1]} == {(None, None, None)}
-
-
-def test_as_many_workers_as_there_are_is_all(everybody: Outcome) -> None:
-    assert simulate(*SHORT, "eval.workers=5").marks == everybody.marks == simulate(*SHORT, "eval.workers=50").marks
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dsgd.cluster import Cluster
-from dsgd.engines.rules.trace import COLOURS, merged, trace_text, without
+from dsgd.engines.rules.trace import COLOURS, trace_text
 from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from tests.support.cases import WAITING, prepared
@@ -107,23 +105,3 @@ def test_the_trace_of_a_resumed_run_is_that_of_the_whole_run(tmp_path: Path) -> 
     for simulation, name in ((whole, "whole"), (resumed, "resumed")):
         (tmp_path / name).write_text("".join(trace_text(simulation.trace_rows(), simulation.time_s)))
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
-
-
-spans_of_time = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1])), max_size=8
-)
-
-
-def covered(spans: list[tuple[float, float]]) -> set[int]:
-    return {second for begin, end in spans for second in range(int(begin), int(end))}
-
-
-@given(spans_of_time, spans_of_time)
-def test_the_algebra_of_spans(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> None:
-    """Union and difference, second by second; the results are disjoint, not empty, and in order."""
-    union, rest = merged(some), without(merged(some), merged(others))
-    assert covered(union) == covered(some)
-    assert covered(rest) == covered(some) - covered(others)
-    for spans in (union, rest):
-        assert all(begin < end for begin, end in spans)
-        assert all(before[1] <= after[0] for before, after in pairwise(spans))

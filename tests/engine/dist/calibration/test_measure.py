@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import socket
-import struct
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -125,12 +124,3 @@ def test_an_end_that_goes_away_is_an_error_at_once(initiator: bool) -> None:
         far.close()
         with pytest.raises(ConnectionError):
             measuring.result(PATIENCE_S)
-
-
-def test_what_is_no_measurement_is_refused() -> None:
-    for asked in (struct.pack("<Bq", 77, 1), struct.pack("<Bq", 1, -1)):
-        near, far = pair()
-        with near, far:
-            far.sendall(asked)
-            with pytest.raises(ConnectionError, match="which is no measurement"):
-                measure_link(near, False)

@@ -29,13 +29,6 @@ def test_equal_vectors_come_once_and_every_snapshot_has_them(algo: str, tmp_path
         assert mark.nbytes == 2 * problem.start.nbytes
 
 
-def test_methods_that_run_freely_send_each_its_own(tmp_path: Path) -> None:
-    experiment = prepared("algo=gossip", *LARGE)
-    problem = build_problem(experiment)
-    with last_mark(experiment, problem, lambda rank: problem.start, tmp_path) as mark:
-        assert len({id(snapshot.vectors["x"]) for snapshot in mark.snapshots.values()}) == WORKERS
-
-
 def test_what_exceeds_the_limit_comes_whole_from_files(tmp_path: Path) -> None:
     experiment = prepared("algo=gossip", *LARGE, "model.hidden=[8192]")  # 2.5 MB
     problem = build_problem(experiment)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -114,23 +115,20 @@ def is_heard(line: CoordinatorConnection, message: Mapping[str, Any], vectors: d
 
 @pytest.fixture
 def listening() -> Iterator[Listening]:
-    listening = Listening()
-    yield listening
-    listening.close()
+    with closing(Listening()) as listening:
+        yield listening
 
 
 @pytest.fixture
 def traced() -> Iterator[Listening]:
-    listening = Listening(TRACED)
-    yield listening
-    listening.close()
+    with closing(Listening(TRACED)) as listening:
+        yield listening
 
 
 @pytest.fixture
 def lockstep() -> Iterator[Listening]:
-    listening = Listening(LOCKSTEP)
-    yield listening
-    listening.close()
+    with closing(Listening(LOCKSTEP)) as listening:
+        yield listening
 
 
 def spans(vector: Tensor) -> dict[str, Tensor]:
@@ -332,20 +330,16 @@ def test_a_replacement_takes_the_place_of_one_that_has_gone() -> None:
 
 
 def test_connections_beyond_what_the_run_needs_are_refused() -> None:
-    listening = Listening(rules=AnyMessage(clients=5))
-    lines = [listening.connect() for _ in range(5)]
-    try:
+    with closing(Listening(rules=AnyMessage(clients=5))) as listening:
+        lines = [listening.connect() for _ in range(5)]
         assert all(is_heard(line, {"kind": "hi"}) for line in lines)
         assert not any(listening.hears({"kind": "hi"}) for _ in range(5))
-        assert [line.split(",")[0] for line in listening.log] == [
-            "control: there were more connections than the run needs"
-        ]
+        told = [line.split(",")[0] for line in listening.log]
+        assert told == ["control: there were more connections than the run needs"]
         lines.pop().socket.close()
         deadline = time.monotonic() + DEADLINE_S
         while not listening.hears({"kind": "hi"}):
             assert time.monotonic() < deadline
-    finally:
-        listening.close()
 
 
 def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
@@ -356,14 +350,11 @@ def test_what_is_said_of_an_error_can_be_printed(listening: Listening) -> None:
 
 
 def test_a_parent_says_which_problem_it_has() -> None:
-    listening = Listening(replace(JOB, digest={"training labels": {"8": "a"}}))
     start = {"kind": "start", "rank": 1, "digest": {"training labels": {"8": "b"}}, "hash": "c"}
-    try:
+    with closing(Listening(replace(JOB, digest={"training labels": {"8": "a"}}))) as listening:
         assert listening.hears(AGENT, start)
         for change in ({"rank": 9}, {"hash": 1}, {"digest": {"others": {}}}):
             assert not listening.hears(AGENT, {**start, **change}), change
-    finally:
-        listening.close()
 
 
 def test_who_fails_before_it_says_who_it_is_ends_the_run_with_its_reason() -> None:

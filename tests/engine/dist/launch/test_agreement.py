@@ -133,26 +133,6 @@ def test_an_objection_reaches_all_and_nothing_is_left(agent: Agent) -> None:
     assert agent.keys() == []
 
 
-def test_who_does_not_come_is_named_and_nothing_is_left(agent: Agent) -> None:
-    """Rank 2 is the test, whose answer is there already; rank 1 does not come."""
-    launch, store, outcome = agent.launch(0, 3), agent.client(), Future[str]()
-    key = f"dsgd/{launch.job}"
-    store.set(f"{key}/2", json.dumps({"objection": "", "public": PUBLIC}))
-
-    def invite() -> None:
-        with pytest.raises(NoMeeting) as error:
-            agreement._invite(launch, agent.client(), OFFER, time.monotonic())
-        outcome.set_result(str(error.value))
-
-    threading.Thread(target=invite, daemon=True).start()
-    verdict = json.loads(store.get(f"{key}/verdict"))
-    store.delete_key(f"{key}/2")
-    line = f"rank 1 did not come within 25 s to MASTER_ADDR=127.0.0.1 MASTER_PORT={agent.store.port}"
-    assert verdict == {"objection": line, "sealed": {}}
-    assert outcome.result(PATIENCE_S) == line
-    assert agent.keys() == []
-
-
 def test_who_is_left_alone_by_rank_0_takes_its_answer_back(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has offered, and is gone."""
     monkeypatch.setattr(agreement, "VERDICT_MARGIN_S", 0.5)

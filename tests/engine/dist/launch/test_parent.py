@@ -103,24 +103,6 @@ def test_a_request_to_stop_waits_for_the_coordinator_to_listen(
         assert os.waitstatus_to_exitcode(os.waitpid(coordinator(line, wait), 0)[1]) == status
 
 
-def until_unheard(stops: StopRequests) -> None:
-    threading.excepthook = lambda failure: print(failure.exc_value, flush=True)  # pytest's would keep it
-    while any(thread.name == "lifeline" for thread in threading.enumerate()):
-        time.sleep(0.01)
-
-
-def test_a_parent_that_is_gone_with_signs_of_life_unread_leaves_no_traceback(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """As one that was stopped for a while and then killed."""
-    line = Lifeline(60.0)
-    child = coordinator(line, until_unheard)
-    assert select.select([line.socket], [], [], PATIENCE_S)[0]
-    line.close()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_signal_of_somebody_else_asks_the_coordinator_for_nothing() -> None:
     """A terminal, or a launcher, may send it to all processes; the parent passes it on once."""
     with contextlib.closing(Lifeline(60.0)) as line:

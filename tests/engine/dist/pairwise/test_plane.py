@@ -84,16 +84,6 @@ def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> Non
     assert open_sockets() == before
 
 
-def test_a_plane_has_one_thread_for_all_its_peers() -> None:
-    with planes(12) as all_planes:
-        pulls = [own.pull(peer) for rank, own in enumerate(all_planes) for peer in range(12) if peer != rank]
-        exchanges = [own.exchange({(rank + 1) % 12: constant(rank)}, 0, [rank - 1 if rank else 11])
-                     for rank, own in enumerate(all_planes)]  # fmt: skip
-        for future in (*pulls, *exchanges):
-            future.result(LIMIT_S)
-        assert own_threads() == ["dsgd plane"] * 12
-
-
 # real processes
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from dsgd.engines.dist.pairwise.frame_socket import PeerSilent
 from dsgd.engines.dist.pairwise.wire import (
     DTYPE_CODES,
     HEADER,
@@ -57,15 +56,6 @@ def test_a_frame_and_its_vector_come_out_as_they_went_in(dtype: torch.dtype) -> 
                 received = torch.empty_like(vector)
                 receiver.read_into(as_bytes(received), LIMIT_S)
                 assert torch.equal(received, vector)
-
-
-def test_the_header_is_little_endian_and_of_fixed_size() -> None:
-    assert HEADER.size == 32
-    assert HELLO.size == 64
-    with connection() as (plain, link):
-        link.send(Frame(Kind.PULL, steps=1), None, LIMIT_S)
-        data = plain.recv(32, socket.MSG_WAITALL)
-    assert data == bytes([2, 0, 0, 0, 0, 0, 0, 0]) + bytes([1] + [0] * 7) + bytes(8) + b"\xff" * 8
 
 
 WRONG_HEADERS: list[tuple[tuple[int, ...], str]] = [
@@ -144,30 +134,3 @@ def test_a_token_that_is_too_short_or_too_long_is_refused() -> None:
     for token in (b"", b"x" * 15, b"x" * 33):
         with pytest.raises(ValueError, match="token must have 16 to 32 bytes"):
             PlaneSettings(token, 2, 1, torch.float32)
-
-
-def test_silence_ends_a_wait() -> None:
-    with connection(slice_s=0.02) as (plain, link):
-        plain.sendall(b"half")
-        with pytest.raises(PeerSilent, match=r"no byte for 0.1 s"):
-            link.read(8, patience_s=0.1)
-
-
-def test_a_reader_that_never_reads_ends_a_write() -> None:
-    with connection(slice_s=0.02) as (_, link), pytest.raises(PeerSilent):
-        link.write(b"", memoryview(bytearray(64 << 20)), patience_s=0.2)
-
-
-def test_half_a_message_and_an_end_is_a_lost_connection() -> None:
-    with connection() as (plain, link):
-        plain.sendall(b"half")
-        plain.close()
-        with pytest.raises(ConnectionResetError):
-            link.read(8, LIMIT_S)
-
-
-def test_dropped_bytes_leave_the_next_frame_in_place() -> None:
-    with connection() as (plain, link):
-        plain.sendall(bytes(200_000) + b"next")
-        link.skip(200_000, LIMIT_S)
-        assert link.read(4, LIMIT_S) == b"next"

@@ -11,28 +11,6 @@ from dsgd.engines.dist.worker.answers import between_events
 LIMIT_S = 60.0
 
 
-def test_an_answer_is_made_in_its_turn_by_the_thread_of_the_events() -> None:
-    events: SimpleQueue[Any] = SimpleQueue()
-    order: list[object] = []
-    events.put((order.append, ("before",)))
-
-    def work() -> None:
-        for _ in range(2):
-            action, arguments = events.get()
-            action(*arguments)
-
-    def answer() -> str:
-        order.append(threading.current_thread())
-        return "an answer"
-
-    thread = threading.Thread(target=work)
-    timer = threading.Timer(0.05, thread.start)
-    timer.start()
-    assert between_events(events, answer, LIMIT_S) == "an answer"
-    thread.join(LIMIT_S)
-    assert order == ["before", thread]
-
-
 def test_what_comes_too_late_is_not_answered_any_more() -> None:
     """The peer is told that there is no answer, and must not be given one after that."""
     events: SimpleQueue[Any] = SimpleQueue()

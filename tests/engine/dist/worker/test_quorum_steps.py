@@ -54,15 +54,6 @@ def beginning() -> tuple[Surroundings, QuorumMember]:
     return around, QuorumMember(around, around, around.compute, around.reduce)  # pyright: ignore[reportArgumentType]
 
 
-def test_who_is_first_gives_its_gradient() -> None:
-    around, quorum = beginning()
-    enter(quorum, 1.0)
-    around.complete(7.0)
-    assert around.sent == [0]
-    quorum.decide(0, [2, 0])
-    assert around.given == [torch.tensor([7.0])]
-
-
 def test_who_comes_a_moment_too_late_gives_zeros() -> None:
     """The coordinator had decided when it was told."""
     around, quorum = beginning()
