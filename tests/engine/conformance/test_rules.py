@@ -285,37 +285,3 @@ def test_one_worker_trains_alone(case: tuple[str, ...]) -> None:
         assert marks[-1]["bytes_sent"] == 0
         assert experiment.cluster.gradient_s is not None
         assert simulation.time_s == pytest.approx(100 * experiment.cluster.gradient_s, rel=1e-12)
-
-
-@pytest.mark.parametrize("algo", ["dpsgd", "downpour"])
-def test_a_reached_target_is_timed_and_stops_the_run_if_it_should(algo: str) -> None:
-    """Where most marks of a window have the accuracy; with target.stop the run ends at the last one of the window."""
-    options = (f"nodes={NODES}", "batch_size=16", "budget.epochs=1", "eval.every_epochs=0.1", f"algo={algo}")
-    options += ("eval.workers=all",)  # what the last mark has, whichever it is
-    marks, plain = run(prepared(*options))
-    assert plain.summary()["time_to_target_s"] is None
-    accuracies = [mark["test_accuracy"] for mark in marks]
-    smooth = [sorted(accuracies[max(0, i - 1) : i + 2])[(min(i + 2, len(marks)) - max(0, i - 1) - 1) // 2]
-              for i in range(len(marks))]  # fmt: skip
-    target = max(smooth[: len(marks) // 2 + 1])
-    first = next(index for index, accuracy in enumerate(smooth) if accuracy >= target)
-    assert 0 < first < len(marks) - 2
-    share = (target - smooth[first - 1]) / (smooth[first] - smooth[first - 1])
-    before, at = (mark["time_s"] for mark in marks[first - 1 : first + 1])
-
-    timed_marks, timed = run(prepared(*options, f"target.accuracy={target}"))
-    assert timed_marks == marks
-    assert timed.summary()["time_to_target_s"] == pytest.approx(before + share * (at - before), rel=1e-12)
-
-    stopped_marks, stopped = run(prepared(*options, f"target.accuracy={target}", "target.stop=true"))
-    assert stopped_marks == marks[: first + 2]
-    assert stopped.status == "completed"
-    summary, last = stopped.summary(), marks[first + 1]
-    assert summary["time_to_target_s"] == timed.summary()["time_to_target_s"]
-    assert [summary[name] for name in ("time_s", "samples", "test_accuracy")] == [
-        last[name] for name in ("time_s", "samples", "test_accuracy")
-    ]
-    missed = run(prepared(*options, "target.accuracy=1.0", "budget.epochs=0.2", "target.stop=true"))[1]
-    assert missed.status == "completed"
-    assert missed.summary()["time_to_target_s"] is None
-    assert missed.summary()["target_censored_at_s"] == missed.summary()["time_s"]

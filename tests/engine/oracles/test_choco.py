@@ -101,26 +101,6 @@ def test_agrees_with_a_numpy_loop(compressor: str, order: str) -> None:
     assert_close(kept(path, "mixed"), W @ kept(path, "hat"), 1e-13)
 
 
-def disagreement(xs: Array) -> float:
-    return float(np.linalg.norm(xs - xs.mean(axis=0)))
-
-
-@pytest.mark.parametrize(("nodes", "order"), [(4, "paper"), (6, "code")])
-def test_without_compression_workers_come_together_below_the_limit_and_not_above(nodes: int, order: str) -> None:
-    """gamma (1 - lambda_min) < 2: 1.5 on a ring with even p."""
-    s = Setting(nodes=nodes, steps=60, lr=0.0, data=WIDE, start=SPREAD[:nodes])
-    algo = choco(s, "none", 1.0, order)
-    limit = 2 / (1 - np.linalg.eigvalsh(algo.topology.matrix())[0])
-    assert nodes != 4 or limit == pytest.approx(1.5)
-    ends = []
-    for factor in (0.95, 1.05):
-        near = replace(algo, gamma=factor * limit)
-        assert (near.warning(nodes, 0.0) is None) == (factor < 1)
-        ends.append(disagreement(run(s, near, mark_samples=s.samples).xs[-1]) / disagreement(SPREAD[:nodes]))
-    assert ends[0] < 0.1
-    assert ends[1] > 10
-
-
 def test_warnings_name_the_limit_and_that_nothing_is_mixed() -> None:
     ring = CHOCO(Ring().build(8, 0), gamma=1.5)
     assert ring.warning(8, 0.0) == (

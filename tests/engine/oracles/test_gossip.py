@@ -1,15 +1,19 @@
-"""Gossip against NumPy loops, with pulls, pushes, and pushes that are lost."""
+"""Gossip against NumPy loops, with pulls, pushes, and pushes that are lost; and how fast workers may run apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import exp
 
 import numpy as np
 import pytest
 
+from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
+from dsgd.data import Quadratic
 from dsgd.streams import stream
+from dsgd.worker import Algorithm
 from tests.support import reference
 from tests.support.reference import Setting
 from tests.support.simulated import assert_close, cluster_of, run
@@ -70,3 +74,30 @@ def test_pushes_that_are_lost_agree_with_a_numpy_loop(seed: int, tau: int):
     summary = path.simulation.summary()
     assert (summary["messages_lost"], summary["messages_resent"]) == (sum(drawn), 0)
     assert 0 < sum(drawn) < len(drawn) == path.simulation.machine.network.messages
+
+
+PULLED = 1 / 2  # of the spread is left by a pull: a quarter of one's own, a quarter of a stranger's
+# k pushed vectors come before a step, Poisson distributed: own 4^-k, of the j-th last one 4^-j
+PUSHED = exp(-3 / 4) + (1 - exp(-3 / 4)) / 3
+
+
+@pytest.mark.parametrize(
+    ("algo", "growth", "runs_apart"),
+    [
+        (Gossip(mode="pull"), 0.9 / PULLED, False),
+        (Gossip(mode="push"), 1.1 / PUSHED, True),
+        (EASGD(), 0.99 * (1 - 0.9 / 100) ** -0.2, False),
+        (EASGD(), 1.01 * (1 - 0.9 / 100) ** -0.2, True),
+    ],
+    ids=["pull below", "push above", "easgd below", "easgd above"],
+)
+def test_how_fast_lone_workers_may_run_apart(algo: Algorithm, growth: float, runs_apart: bool):
+    """Let a step multiply squared distances by `growth`. Averaging holds 100 workers together while growth is less than
+    1 / 0.5 by pulls, 1 / 0.648 by pushes, and (1 - alpha)^(-2 / tau) = 1.002 by EASGD's spring: as if each were alone.
+    docs/explanation/many_workers.md explains why."""
+    p, steps = 100, 20
+    start = np.random.default_rng(0).standard_normal((p, 50))
+    s = Setting(p, steps, 1 + growth**0.5, start=start, data=Quadratic(dim=50, condition=1, spread=0, noise=0))
+    xs = run(s, algo, mark_samples=s.samples // 2).xs
+    _, halfway, end = ((xs - xs.mean(axis=1, keepdims=True)) ** 2).sum(axis=(1, 2))
+    assert (end > halfway) == runs_apart

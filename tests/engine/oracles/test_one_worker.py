@@ -7,6 +7,7 @@ import pytest
 from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.delayfree import DelayFree
 from dsgd.algorithms.dpsgd import DPSGD
+from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.localsgd import LocalSGD
 from dsgd.algorithms.relay import Relay
@@ -29,6 +30,7 @@ ALONE = Ring().build(1, 0)
         DPSGD(Hypercube().build(1, 0)),
         DPSGD(OnePeerExponential().build(1, 0), "after"),
         DPSGD(ALONE, "first"),
+        EASGD(tau=1, alpha=0.0),
         Gossip(),
         Gossip(mode="push"),
         LocalSGD(5),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dsgd.cli.run import main
 from dsgd.runner.progress import ProgressLine
 from tests.support.simulate import experiment
 
@@ -41,17 +39,3 @@ def test_a_line_says_what_the_run_is_limited_by_and_measured_in(capsys: pytest.C
     with progress:
         progress.measured(mark(0.5, None, time_s=1.5), wall_s=2.0)
     assert capsys.readouterr().err == "sync: epoch 0.5, 1.5 of 4 s of training, loss 1.25, 2 s\n"
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_sweep_says_once_which_engine_it_takes(
-    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """However many jobs run at a time; how far each has come is for the sweep to say."""
-    monkeypatch.chdir(tmp_path)
-    line = "-m algo=gossip nodes=2 budget.steps=3 cluster.gradient_s=0.01 seed=0,1 hydra.sweep.dir=swept"
-    assert main([*line.split(), f"sweep.jobs={jobs}"]) == 0
-    printed = capfd.readouterr().err.splitlines()
-    for beginning in ("engine:", "threads:", "gradients:"):
-        assert sum(text.startswith(beginning) for text in printed) == 1, printed
-    assert not [text for text in printed if text.startswith("gossip: epoch ")]

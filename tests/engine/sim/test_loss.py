@@ -57,20 +57,6 @@ def test_each_loss_costs_the_message_once_more_and_the_wait(close: Close, chunks
     assert network.bytes_received(loop.now) == [0, 20.0 * 200]
 
 
-def test_what_may_be_lost_is_gone_and_its_sender_goes_on_as_soon_as_it_has_left() -> None:
-    loop, network = lossy([10.0, 10.0], 0.25)
-    arrived, gone = [], []
-    for i in range(300):
-        message = (1, 20.0, lambda i=i: arrived.append((i, loop.now)), ())
-        loop.at(1000.0 * i, network.send_once, 0, message, lambda i=i: gone.append((i, loop.now)))
-    play(loop)
-    lost = stream("loss", SEED, 0).random(300) < LOSS
-    assert gone == [(i, 1000.0 * i + 2.0) for i in np.flatnonzero(lost)]
-    assert arrived == [(i, 1000.0 * i + 2.25) for i in np.flatnonzero(~lost)]
-    assert (network.lost, network.resent) == (lost.sum(), 0)
-    assert network.bytes_received(loop.now)[1] == 20.0 * (~lost).sum()
-
-
 @settings(max_examples=30)
 @given(
     st.lists(

@@ -104,14 +104,3 @@ def test_a_loss_is_read_once_the_next_gradient_is_queued(
     with pytest.raises(Diverged, match="the loss of the mini-batch of step 2 is"):
         compute.gradient(*start, 0, 3).result()
     compute.close()
-
-
-def test_a_gradient_waits_for_the_step_before_it(order: list[str], cuda: FakeCuda) -> None:
-    streams = compute_module.ComputeStreams([CUDA])
-    cuda.default.queue(lambda: order.append("step"))
-    computed = streams.call(lambda: torch.zeros(1))
-    cuda.default.queue(lambda: order.append("next step"))
-    streams.enter()
-    computed()
-    torch.cuda.current_stream(CUDA).synchronize()
-    assert order == ["step"]
