@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,6 +23,7 @@ from dsgd.runner.plan import plan_run
 from dsgd.runner.values import ConfigError
 from dsgd.worker import Request
 from tests.engine.dist.launch.test_torchrun import free_port, static
+from tests.support.command import marks
 from tests.support.prefork import Prefork, Run
 
 LAUNCHED = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -155,10 +155,6 @@ def test_a_run_that_was_killed_and_then_stopped_goes_on_to_the_same_bits(prefork
     times = [mark["time_s"] for mark in run]
     assert times == sorted(times)
     assert not (tmp_path / "run" / NAME).exists()
-
-
-def marks(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_data_that_break_while_a_run_trains_are_a_line_on_every_rank(prefork: Prefork, tmp_path: Path) -> None:

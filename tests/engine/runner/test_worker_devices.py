@@ -9,7 +9,7 @@ import pytest
 from dsgd.host import gpus
 from dsgd.runner import plan
 from dsgd.runner.configuration import EngineOptions
-from dsgd.runner.plan import described, worker_devices
+from dsgd.runner.plan import worker_devices
 from dsgd.runner.values import ConfigError
 
 TORCHRUN = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "7", "LOCAL_WORLD_SIZE": "4"}
@@ -112,10 +112,3 @@ def test_sharing_that_is_none() -> None:
         EngineOptions(workers_per_gpu=0)
     with pytest.raises(ValueError, match=f"^{shared}$"):
         EngineOptions(workers_per_gpu=2, gpus_per_node=2)
-
-
-def test_a_run_says_on_which_devices_it_computes() -> None:
-    assert described({0: ["cpu"], 1: ["cpu"]}, True) == "the CPU"
-    assert described({3: ["cuda:0"]}, False) == "cuda:0"
-    assert described({0: ["cuda:0", "cuda:1"], 1: ["cuda:2", "cuda:3"]}, False) == "cuda:0 to cuda:3"
-    assert described({3: ["cuda:0"]}, True) == "cuda:0, which they share; sums over all go through the CPU"

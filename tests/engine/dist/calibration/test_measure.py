@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.engines.dist.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
+from dsgd.engines.dist.calibration.measure import MeasuredLink, fit_jitter, measure_link
 from dsgd.engines.sim.compute_time import Processor
 
 PATIENCE_S = 60
@@ -42,11 +42,6 @@ def test_what_the_simulator_draws_is_found_again(cv: float, distribution: str) -
     assert found.distribution == distribution
     assert found.samples == DRAWS
     assert found.pauses <= DRAWS * 1e-4
-
-
-def test_equal_times_have_no_jitter() -> None:
-    assert fit_jitter([0.25] * 10) == Jitter(0.25, 0.0, "gamma", 10, 0)
-    assert fit_jitter([0.25]) == Jitter(0.25, 0.0, "gamma", 1, 0)
 
 
 def test_a_rare_pause_counts_for_the_mean_but_not_for_the_scatter() -> None:
