@@ -281,3 +281,15 @@ class LockstepRun(RecordedRun):
 TestFreeRunning = RecordedRun.TestCase
 TestLockstep = LockstepRun.TestCase
 TestFreeRunning.settings = TestLockstep.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def test_a_mark_by_time_that_workers_submitted_at_different_steps_takes_nothing_back() -> None:
+    run = LockstepRun()
+    run.tick(passed_s=0.375, stopping=False)
+    run.listen(2)  # at step 0; the others are asked for the same mark later
+    for cost in (1, 1, 0):
+        for node in range(NODES):
+            run.step(node, cost)
+    run.deliver(0)
+    run.teardown()
+    assert [key for key, _ in run.record] == ["checkpoint:0", "step:2", "time:1", "last"]
