@@ -4,14 +4,13 @@ digits, [b, 1, 8, 8] to 10 logits."""
 from __future__ import annotations
 
 import random
-import types
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
-from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 SEEN: list[int] = []  # what a forward pass remembers outside of its module
@@ -53,12 +52,6 @@ class LimitedOutputs(Two):
         self.register_forward_hook(lambda m, i, o: o.clamp(-0.2, 0.2))
 
 
-class LimitedInputs(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.b.register_forward_pre_hook(lambda m, i: (i[0].clamp(0, 0.1),))
-
-
 class ScaledBackwards(Two):
     def __init__(self) -> None:
         super().__init__()
@@ -81,37 +74,11 @@ class WeightNormed(Two):
         self.a = parametrizations.weight_norm(self.a)
 
 
-class WeightNormedBefore(Two):
-    """By the older function, which works by a hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = weight_norm(self.a)
-
-
-class SpectralNormed(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = spectral_norm(self.a)
-
-
-class SpectralParametrized(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = parametrizations.spectral_norm(self.a)
-
-
 class Patched(Two):
     def __init__(self) -> None:
         super().__init__()
         whole = self.forward
         self.forward = lambda x: whole(x).clamp(-0.2, 0.2)
-
-
-class PatchedLayer(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a.forward = types.MethodType(lambda own, x: x @ own.weight.T * 2, self.a)  # pyright: ignore
 
 
 class Doubled(nn.Linear):
@@ -128,22 +95,6 @@ class OwnLayer(Two):
 class OwnCall(Two):
     def __call__(self, x: Tensor) -> Tensor:
         return super().__call__(x).clamp(-0.2, 0.2)
-
-
-class Clip(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return g.clamp(-0.01, 0.01)
-
-
-class OwnGradient(Two):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Any = Clip.apply(relu(self.a(x.flatten(1))))
-        return self.b(y)
 
 
 class LabelledWeight(Tensor):
@@ -280,17 +231,6 @@ class Scheduled(Two):
         return self.b(y * (1 + self.used)) / (1 + 0.1 * (self.steps % 16)) + self.signal.real.sum()
 
 
-class Cumulative(nn.Module):
-    """Statistics averaged over all batches so far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.n, self.b = nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(relu(self.n(self.a(x.flatten(1)))))
-
-
 def cumulative_of_torch() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 10))
 
@@ -310,17 +250,6 @@ class Clamped(Two):
     def forward(self, x: Tensor) -> Tensor:
         self.a.weight.data.clamp_(-0.1, 0.1)
         return super().forward(x)
-
-
-class PartOfAWeight(Two):
-    """A view of a parameter, made once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.part = self.b.weight[:5]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + self.part.sum(dim=1).repeat(2)
 
 
 class ViewOfAWeight(Two):
@@ -366,12 +295,6 @@ class Branching(Two):
         return y if float(y.detach().abs().max()) < 0.5 else 0.5 * y
 
 
-class BranchingOnWeights(Two):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y if float(self.b.bias.norm()) < 0.5 else 0.5 * y
-
-
 class PythonNoise(Two):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * (random.random() if self.training else 1)
@@ -399,17 +322,11 @@ LOOP: dict[str, str] = {  # by name, and what the line says
     "ClippedGradients": "a hook of the parameter a.weight",
     "ClippedWhenAccumulated": "a hook of the parameter a.weight",
     "LimitedOutputs": "a hook of LimitedOutputs",
-    "LimitedInputs": r"a hook of b \(Linear\)",
     "ScaledBackwards": r"a hook of b \(Linear\)",
     "ClippedInside": "a hook that ClippedInside registers in its forward pass",
     "WeightNormed": "a parametrization of a ",
-    "WeightNormedBefore": r"a hook of a \(Linear\)",
-    "SpectralNormed": r"a hook of a \(Linear\)",
-    "SpectralParametrized": "a parametrization of a ",
     "Patched": "Patched, whose forward is another one",
-    "PatchedLayer": r"a \(Linear\), whose forward is another one",
     "OwnCall": "a __call__ of its own",
-    "OwnGradient": "the function Clip of OwnGradient",
     "OtherTensors": "the parameter a.weight, a ",
     "Checkpointed": "the function CheckpointFunction of Checkpointed",
     "checkpointed_in_part": "CheckpointFunction",
@@ -419,15 +336,12 @@ LOOP: dict[str, str] = {  # by name, and what the line says
     "Remembering": "SEEN, which Remembering changes",
     "CentredInPlace": "part and mean, which share memory",
     "Scheduled": "the buffer signal of complex numbers",
-    "Cumulative": "without momentum",
     "cumulative_of_torch": "without momentum",
     "shared_statistics": "BatchNorm1d.running_mean and BatchNorm1d.running_mean, which share memory",
     "Clamped": "parameters that Clamped changes",
-    "PartOfAWeight": "part and b.weight, which share memory",
     "ViewOfAWeight": "part and b.weight, which share memory",
     "Fourier": "the parameter w of complex numbers",
     "Branching": "",
-    "BranchingOnWeights": "",
 }
 ANY_WAY = ("Two", "OwnLayer", "Frozen", "Trained", "Centred")  # a faster one may serve, if it gives the same
 NOISE = ("PythonNoise", "NumpyNoise", "TorchNoise")

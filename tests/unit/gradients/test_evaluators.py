@@ -17,7 +17,7 @@ from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
-from tests.support.simulate import experiment, simulate
+from tests.support.simulate import experiment
 
 EXACT = 1e-12  # of float64, relative to the largest entry
 RANKS = 3
@@ -138,16 +138,6 @@ def test_weight_decay_acts_where_the_gradient_was_taken(model: str, evaluator: s
 
 
 @each_model
-def test_the_decay_mask_spares_vectors(model: str) -> None:
-    of = problem(model, "optimizer.weight_decay=0.1", "optimizer.decay_norm_and_bias=false")
-    assert of.decay_mask is not None
-    spared = sum(p.numel() for p in of.module.parameters() if p.dim() == 1)
-    assert 0 < spared < of.dimension
-    assert int((of.decay_mask == 0).sum()) == spared
-    assert int((of.decay_mask == 1).sum()) == of.dimension - spared
-
-
-@each_model
 @each_evaluator
 def test_statistics_share_no_memory(model: str, evaluator: str) -> None:
     """A worker changes its statistics in place in the next forward pass: nobody else's may change with them."""
@@ -248,15 +238,6 @@ def test_statistics_are_recalibrated_in_batches_of_more_than_one_sample(counts: 
     assert len(found) == len(counts) - (counts[-1] == 1 and len(counts) > 1)
 
 
-def test_counters_belong_to_the_worker_as_statistics_do() -> None:
-    """Batch norm counts its batches in an integer buffer of 8 bytes, each of which is a number of the vector."""
-    of = problem("resnet8, batch norm")
-    norms = [module for module in of.module.modules() if isinstance(module, nn.BatchNorm2d)]
-    assert of.state.numbers == sum(2 * norm.num_features for norm in norms)
-    assert of.start_buffers.numel() == of.state.numbers + 8 * len(norms)
-    assert of.dimension == sum(p.numel() for p in of.module.parameters())
-
-
 def test_building_a_problem_leaves_the_global_random_stream_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -269,16 +250,6 @@ def test_building_a_problem_leaves_the_global_random_stream_alone() -> None:
     assert not torch.equal(first.start, other.start)
 
 
-@each_row("algo", ["easgd", "gossip"])
-def test_a_whole_run_by_graphs_has_the_bits_of_one_by_the_loop(algo: str) -> None:
-    """On a CPU, where the passes are the same; with momentum and batch norm."""
-    run = [*MODELS["resnet8, batch norm"], f"algo={algo}", "nodes=3", "batch_size=5", "budget.steps=4"]
-    run += ["eval.every_steps=2", "eval.workers=all", "optimizer.momentum=0.9"]
-    loop, graphs = (simulate(*run, f"engine.gradients={name}") for name in ("loop", "graphs"))
-    assert graphs.marks == loop.marks
-    assert torch.equal(graphs.x, loop.x)
-
-
 @each_row("overrides", [["data=digits"], ["experiment=quadratic", "data.dim=4"], ["data=text", "model=gpt"]])
 def test_batches_are_the_single_ones_to_the_bit(overrides: list[str]) -> None:
     data = build_problem(experiment(*overrides, "nodes=5")).data
@@ -288,12 +259,3 @@ def test_batches_are_the_single_ones_to_the_bit(overrides: list[str]) -> None:
         expected = data.batch(rank, step)
         assert torch.equal(inputs[row], expected[0])
         assert torch.equal(targets[row], expected[1])
-
-
-def test_augmented_batches_are_the_single_ones_to_the_bit() -> None:
-    data = build_problem(experiment("nodes=5")).data
-    data.augment = True  # pyright: ignore[reportAttributeAccessIssue]
-    inputs, targets = data.batches([4, 1], [3, 90])  # pyright: ignore[reportAttributeAccessIssue]
-    for row, (rank, step) in enumerate([(4, 3), (1, 90)]):
-        assert torch.equal(inputs[row], data.batch(rank, step)[0])
-        assert torch.equal(targets[row], data.batch(rank, step)[1])

@@ -91,25 +91,6 @@ def test_distances_that_single_precision_cannot_tell_apart_are_ranked(precision:
         torch.set_float32_matmul_precision(before)
 
 
-@each_row("far", [1e3, 1e9])
-def test_one_worker_far_away_costs_the_median_no_bit(far: float) -> None:
-    """The other distances are then lost in a product of matrices: with 1e9 all pairs look equal but for its own."""
-    noise = torch.Generator().manual_seed(0)
-    xs = [torch.randn(100, generator=noise, dtype=torch.float64) for _ in range(8)]
-    xs.append(far * xs[0])
-    expected = of_all_pairs(xs)
-    assert spread(xs)[1] == median(expected)
-    assert 10 < spread(xs)[1] < 20  # sqrt(2 d) = 14
-
-
-def test_the_median_is_of_pairs_of_workers() -> None:
-    """On a line at 0, 1, 3, 7: distances 1, 2, 3, 4, 6, 7; of three workers 1, 2, 3; of one there is none."""
-    xs = [torch.tensor([float(at), 5.0]) for at in (0, 1, 3, 7)]
-    assert spread(xs)[1:] == (3.5, 7.0)
-    assert spread(xs[:3])[1:] == (2.0, 3.0)
-    assert spread(xs[:1]) == (0.0, 0.0, 0.0)
-
-
 def test_workers_that_are_equal_are_exactly_at_no_distance() -> None:
     """Four of five: 6 of 10 pairs are equal. Also two pairs of equals, whose median is between the groups."""
     noise = torch.Generator().manual_seed(1)

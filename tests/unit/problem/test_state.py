@@ -25,26 +25,6 @@ class Growing(Two):
         return super().forward(x)
 
 
-class Late(Two):
-    """A buffer that the first pass in training makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", None)
-        self.mean: Tensor | None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and self.mean is None:
-            self.mean = x.mean(0)
-        return super().forward(x)
-
-
-class Newer(Two):
-    def forward(self, x: Tensor) -> Tensor:
-        self.register_buffer("newer", torch.zeros(1))
-        return super().forward(x)
-
-
 class Replacing(Two):
     def forward(self, x: Tensor) -> Tensor:
         self.b.weight = nn.Parameter(self.b.weight.detach() * 0.5)
@@ -88,8 +68,6 @@ class Several(Two):
     ("kind", "text"),
     [
         (Growing, "the model's seen must be the same parameter, or a buffer of the same shape and type"),
-        (Late, "the model's mean must be the same parameter, or a buffer of the same shape and type"),
-        (Newer, "the model's newer must be the same parameter, or a buffer of the same shape and type"),
         (Replacing, "the model's b.weight must be the same parameter"),
         (Teaching, "the model's teacher must be a buffer, not a fixed parameter, to change in training"),
         (Parting, "the model's buffers Parting.first and Parting.second must stay one tensor; change it in place"),
