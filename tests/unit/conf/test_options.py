@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,19 @@ import pytest
 from omegaconf import OmegaConf
 
 from dsgd.cli.compose import GROUPS
-from dsgd.cli.key_list import help_text
 from dsgd.runner.values import locate
 from tests.support.choices import choice
 from tests.support.command import call
-from tests.support.each_row import each_row
 from tests.support.simulate import tree
 
 CONF = Path(__file__).parents[3] / "conf"
 INTERPOLATED = ("algo=asyncdiloco", "algo.slow_nodes=${cluster.slow_nodes}")
 LIST = Path(__file__).parent / "options.txt"
+CHOSEN = {
+    ("cifar100", "classes"),
+    *((name, "collection") for name in ("mnist", "kmnist", "emnist")),
+    *(("emnist", "subset"), ("imagenet", "path")),
+}
 
 
 def options() -> str:
@@ -50,14 +52,15 @@ def test_the_options_are_those_of_the_list() -> None:
     )
 
 
-@pytest.mark.parametrize("group", ["algo", "topology"])
+@pytest.mark.parametrize("group", ["algo", "data", "topology"])
 def test_the_defaults_of_a_class_are_those_of_its_file(group: str) -> None:
-    """`dsgd.torch.distribute` makes algorithms and topologies of their classes, without the files."""
+    """`dsgd.torch.distribute` makes algorithms and topologies of their classes, without the files. Of a class of data
+    there may be several files."""
     for path in sorted((CONF / group).glob("*.yaml")):
         values = choice(group, path.stem)
         cls = locate(values.pop("_target_"), group)
         for field in dataclasses.fields(cls):
-            if field.name in values and values[field.name] != "???":
+            if field.name in values and values[field.name] != "???" and (path.stem, field.name) not in CHOSEN:
                 default = field.default_factory() if callable(field.default_factory) else field.default
                 assert (path.stem, field.name, values[field.name]) == (path.stem, field.name, default)
 
@@ -71,17 +74,6 @@ def test_help_names_every_group_and_choice(tmp_path: Path, monkeypatch: pytest.M
         assert f"\n{group}: {choices}\n" in result.out
     assert "dsgd-run resume=" in result.out
     assert list(tmp_path.iterdir()) == []
-
-
-@each_row("path", sorted((CONF / "data").glob("*.yaml")))
-def test_help_says_of_a_choice_what_its_file_says(path: Path) -> None:
-    """Its heading begins as the file does, and a key has the comment that stands there."""
-    text = path.read_text()
-    shown = " ".join(help_text(tree(), [f"data={path.stem}"]).replace("# ", "").split())
-    opening = text.splitlines()[0].removeprefix("# ")
-    assert f"data={path.stem}: {opening}" in shown
-    for comment in re.findall(r"^\w+: .*?# (.*)$", text, re.MULTILINE):
-        assert " ".join(comment.split()) in shown
 
 
 def test_the_configuration_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import os
 import pickle
 import struct
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import dsgd.data
 from dsgd.data import Cifar, Data, DataConfig, Digits, Idx, Quadratic, Shapes, Text
 from dsgd.data.augmentation import PAD, move_and_mirror
 from dsgd.data.cifar import LAYOUT, read_batch
 from dsgd.data.classification import channel_statistics
 from dsgd.data.digits import read_digits
 from dsgd.models import Vector
-from tests.support.choices import choice
 from tests.support.each_row import each_row
 from tests.support.idx_files import write_idx
 
@@ -102,32 +99,6 @@ def test_batches_are_a_pure_function_of_rank_and_step(config: DataConfig):
             assert torch.equal(before, after)
     assert not torch.equal(batches[0, 0][-1], batches[0, 7][-1])
     assert not torch.equal(batches[0, 0][-1], load(config, seed=4).batch(0, 0)[-1])
-
-
-def test_every_data_yaml_states_the_defaults_of_its_class():
-    """One choice, one class of dsgd.data; what the file says is what the class does when used from Python."""
-    choices = {entry.name: entry.read_text() for entry in resources.files("dsgd.conf").joinpath("data").iterdir()}
-    for name in (
-        "folder.yaml",
-        "imagenet.yaml",
-        "imagenet-like.yaml",
-        "import.yaml",
-    ):  # of modules and with tests of their own
-        del choices[name]
-    images = ("cifar10", "cifar100", "digits", "emnist", "fashion_mnist", "kmnist", "mnist", "shapes")
-    assert choices.keys() == {f"{name}.yaml" for name in (*images, "quadratic", "text")}
-    others = {
-        "cifar100.yaml": {"classes": 100},
-        "mnist.yaml": {"collection": "mnist"},
-        "kmnist.yaml": {"collection": "kmnist"},
-        "emnist.yaml": {"collection": "emnist", "subset": "balanced"},
-    }
-    for name, text in choices.items():
-        assert text.startswith("# ")
-        fields = choice("data", name.removesuffix(".yaml"))
-        cls = getattr(dsgd.data, fields.pop("_target_").removeprefix("dsgd.data."))
-        assert fields.keys() == cls.__dataclass_fields__.keys()
-        assert cls(**fields) == cls(**others.get(name, {}))
 
 
 @each_row(

@@ -98,15 +98,7 @@ def broken(how: str) -> list[Made]:
         return [Made(lambda i: (np.zeros(2), 0), said=100), Made(lambda i: (np.zeros(2), 0))]
     if how == "raises":
         return [Made(lambda i: (np.zeros(2), 0) if i != 31 else 1 // 0)] * 2
-    if how == "huge":
-        return [Made(lambda i: (np.zeros(2), 0), 10**12)] * 2
     return [Made(at(31)), Made(lambda i: (np.zeros(2), 0))]
-
-
-def bad_tensors(label: float) -> list[TensorDataset]:
-    labels = torch.zeros(COUNT, dtype=torch.float64)
-    labels[31] = label
-    return [TensorDataset(torch.zeros(COUNT, 2), labels)] * 2
 
 
 def config(target: str, decode: str = "auto", options: Any = None, **arguments: Any) -> ImportedData:

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 
 from dsgd.data.image_folder import ImageFolder, resized_and_cropped
-from tests.support.choices import choice
 from tests.support.each_row import each_row
 from tests.support.image_files import by_pillow, jpeg, photograph, torchvision
 
@@ -87,10 +86,3 @@ def test_more_than_memory_holds_is_refused_before_it_is_decoded(
     monkeypatch.setattr("dsgd.data.image_folder.MOST_BYTES", 3 * 12 * 20 * 24 - 1)
     with pytest.raises(ValueError, match=r"^data.root must hold images that fit in .* GiB, got 24 of 12 x 20 pixels"):
         ImageFolder(str(tmp_path)).check(1, 1)
-
-
-def test_the_file_states_the_defaults_of_the_class() -> None:
-    fields = choice("data", "folder")
-    assert (fields.pop("_target_"), fields.pop("root")) == ("dsgd.data.image_folder.ImageFolder", "???")
-    assert ImageFolder("x", **fields) == ImageFolder("x")
-    assert fields.keys() | {"root"} == ImageFolder.__dataclass_fields__.keys()

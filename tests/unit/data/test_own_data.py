@@ -64,10 +64,6 @@ def words() -> tuple[list[tuple[str, int]], list[int]]:
     return [("a", 1)] * 20, [1]
 
 
-def loud() -> tuple[list[tuple[list[float], int]], list[int]]:
-    return [([1.0], 9)] * 20, [1]
-
-
 def labelled(label: Any, value: Any = 0.5) -> list[list[tuple[list[Any], Any]]]:
     """Sets whose last samples have this label and this value."""
     return [[([0.5], 0)] * 19 + [([value], label)], [([0.5], 0), ([value], label)]]
@@ -79,20 +75,9 @@ def of_types(train: str, test: str) -> list[list[tuple[np.ndarray, int]]]:
     return [[(one[kind] if kind in one else np.zeros(SIZE, kind), 1)] * 20 for kind in (train, test)]
 
 
-class Short(Blobs):
-    """Says that there are more samples than it has."""
-
-    def __len__(self) -> int:
-        return 100
-
-
 class NoLength(Blobs):
     def __len__(self) -> int:
         raise NotImplementedError("a stream")
-
-
-def short() -> tuple[Blobs, Blobs]:
-    return Short(40, 0), Blobs(12, 1)
 
 
 def endless() -> tuple[Blobs, Blobs]:
@@ -177,7 +162,6 @@ def test_a_label_that_is_none_is_named_before_the_start(label: Any, rule: str) -
             {"train": "float32", "test": "rows"},
             "sample 0 of the test set must be 3 as the first one, got 1 x 3",
         ),
-        ("short", {}, "sample 99 must be a tensor or array, and a label; IndexError"),
         ("endless", {}, "must give two data sets with a length: NotImplementedError: a stream"),
     ],
 )

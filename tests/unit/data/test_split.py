@@ -80,20 +80,6 @@ def test_the_samples_of_a_class_go_to_the_workers_by_a_symmetric_dirichlet() -> 
         assert counts.sum(axis=0) / len(labels) == pytest.approx(1 / p, abs=0.06)
 
 
-def test_from_a_class_for_each_worker_to_shares_that_are_alike() -> None:
-    """Ten classes for ten workers: `label` and a tiny alpha give each one; a large alpha gives all nearly a tenth."""
-    labels = np.random.default_rng(0).permutation(np.arange(10_000) % 10)
-    for config in (Split(split="label"), Split(split="dirichlet", split_alpha=5e-324)):
-        assert all(len(np.unique(labels[share])) == 1 for share in shares_of(config, labels, 10))
-    largest = [
-        np.mean([np.bincount(labels[share]).max() / len(share) for share in shares_of(config, labels, 10)])
-        for config in (Split(split="dirichlet", split_alpha=alpha) for alpha in (0.01, 0.1, 1.0, 100.0))
-    ]
-    assert largest == sorted(largest, reverse=True)
-    assert largest[1] > 0.45
-    assert largest[-1] < 0.15
-
-
 class Labelled(torch.utils.data.TensorDataset):
     """Inputs that say the label."""
 

@@ -12,7 +12,6 @@ from dsgd.data import Text
 from dsgd.data.grammar import generated_text
 from dsgd.data.text_windows import TextWindows
 from dsgd.problem.problem import build_problem
-from tests.support.each_row import each_row
 from tests.support.simulate import experiment
 
 torch.set_num_threads(1)
@@ -75,9 +74,8 @@ def test_the_loss_is_the_mean_over_all_bytes():
     assert inputs.shape == (3, 4, 5)
 
 
-@each_row("parts", [1, 3])
-def test_accuracies_are_shares_of_all_bytes(parts: int):
-    """The next byte, and whether it is among the five most likely, of all windows, in one pass or in parts."""
+def test_accuracies_are_shares_of_all_bytes():
+    """The next byte, and whether it is among the five most likely, of all windows."""
     of = build_problem(experiment(*SMALL, "precision=fp64", "data.generated_bytes=4000"))
     x = of.start + torch.randn(of.dimension, dtype=torch.float64)
     measured = of.evaluate(x, of.start_buffers, test=True)

@@ -23,16 +23,6 @@ all_decoders = pytest.mark.parametrize("decoder", DECODERS)
 
 @all_decoders
 @each_row("mode", ["RGB", "L", "CMYK"])
-@each_row("options", [{}, {"subsampling": 0}, {"progressive": True}, {"quality": 30}])
-def test_a_jpeg_of_any_mode_has_the_pixels_that_pillow_gives(decoder: str, mode: str, options: dict[str, int]) -> None:
-    content = jpeg(PIXELS, mode, **options)
-    picture = open_image(content, decoder)
-    assert (picture.height, picture.width) == PIXELS.shape[:2]
-    np.testing.assert_array_equal(picture.pixels(1), by_pillow(content))
-
-
-@all_decoders
-@each_row("mode", ["RGB", "L", "CMYK"])
 @each_row("options", [{}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True}])
 def test_a_part_of_an_image_is_cut_out_of_the_whole(decoder: str, mode: str, options: dict[str, int]) -> None:
     """Bit for bit, at corners, along edges and across the blocks of the format, down to one pixel."""
