@@ -16,7 +16,7 @@ from dsgd.report.comparison_figure import comparison_figure
 from dsgd.report.fields import field_value
 from dsgd.report.style import drawing
 from tests.support.each_row import each_row
-from tests.support.records import reach, rewrite, write_record
+from tests.support.records import rewrite, write_record
 
 
 @pytest.fixture
@@ -146,21 +146,6 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     assert 0 not in [y for line in drawn for y in np.asarray(line.get_ydata())]
     assert (arrow.get_marker(), np.asarray(arrow.get_ydata()).tolist()) == ("v", [pytest.approx(base / end)])
     assert [text.get_text() for text in faster.axes[0].texts] == [f"< {base / end:.3g}"]
-
-
-def test_of_runs_that_diverged_there_is_neither_a_number_nor_a_limit(tmp_path: Path):
-    """A longer budget would not have helped: never, and no speed-up of 0."""
-    for nodes in (2, 4):
-        write_record(tmp_path / f"{nodes}", "sync", nodes=nodes)
-    reach(write_record(tmp_path / "8", "sync", nodes=8, status="diverged"), None)
-    runs = find_runs([tmp_path])
-    for base in ("", "algo=sync,nodes=2"):
-        found = compare(runs, "time_to_target_s", "nodes", base=base)
-        (axes,) = (figure := comparison_figure(found)).axes
-        assert [line.get_xdata().tolist() for line in axes.lines] == [[2, 4]]  # pyright: ignore
-        assert not axes.texts
-        assert comparison_table(found).cells[-1][2] == "never"
-        assert [text.get_text() for text in figure.legends[0].get_texts()] == ["sync (not reached at 8)"]
 
 
 @each_row(

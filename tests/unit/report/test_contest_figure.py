@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -14,10 +13,8 @@ from matplotlib.lines import Line2D
 
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_styles, contest_figure
-from dsgd.report.sheet import WIDTHS
 from dsgd.report.style import curve_style, drawing
 from tests.support.contenders import contender
-from tests.support.each_row import each_row
 
 INF = math.inf
 NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
@@ -105,32 +102,6 @@ def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_
     assert isinstance(figure, Figure)
     assert not figure.legends
     assert "dashed: the target, 0.9" in figure.get_supxlabel().replace("\n", " ")
-
-
-@each_row(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
-def test_the_axes_of_time_are_logarithmic_from_a_factor_of_ten(slow: float, scale: str):
-    left, right = panels([contender("sync", [slow] * 2), contender("gossip", [10.0] * 2)])
-    assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
-    low, high = left.get_xlim()
-    assert low < 10 < slow < high
-
-
-@each_row(("count", "width"), [(1, "double"), (3, "single"), (6, "wide"), (12, "single")])
-def test_any_number_of_contenders_fits_every_width(count: int, width: str):
-    """Rows do not overlap, and a figure of print size has that width."""
-    pairs = list(product(NAMES, (8, 16)))[:count]
-    contenders = [
-        contender(f"{name}, {nodes} nodes", [10.0 + i, 11.0 + i], nodes=nodes) for i, (name, nodes) in enumerate(pairs)
-    ]
-    axes = panels(contenders, width)
-    figure = axes[0].get_figure(root=True)
-    assert figure is not None
-    if WIDTHS[width].fixed:
-        assert figure.get_figwidth() == WIDTHS[width].inches
-    boxes = [label.get_window_extent() for label in axes[0].get_yticklabels()]
-    heights = sorted((box.y0, box.y1) for box in boxes)
-    assert all(above[0] >= below[1] - 1 for below, above in pairwise(heights))
-    assert min(box.x0 for box in boxes) >= 0
 
 
 def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():

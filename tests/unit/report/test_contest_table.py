@@ -116,12 +116,3 @@ def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_
     assert [line["time_to_target_s"] for line in lines if line["contender"] == "downpour, 8 nodes"] == ["inf"] * 5
     ends = {line["target_censored_at_s"] for line in lines if line["time_to_target_s"] == "inf"}
     assert ends == {"100", ""}, "an end for who did not get there, none for who diverged"
-
-
-def test_all_files_of_a_contest_are_written_and_the_verdict_is_returned(tmp_path: Path, found: Contest):
-    text = write_contest([one.contender for one in found.standings], tmp_path, width="single")
-    names = sorted(path.name for path in tmp_path.iterdir())
-    kinds = ("csv", "md", "pdf", "png", "setting.json", "svg", "tex")
-    assert names == [*(f"contest.{kind}" for kind in kinds), "verdict.txt"]
-    assert (tmp_path / "verdict.txt").read_text() == text + "\n"
-    assert text.startswith("gossip (16 nodes)")

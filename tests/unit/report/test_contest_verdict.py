@@ -48,10 +48,6 @@ def test_a_tie_for_the_first_place_names_nobody_as_the_winner():
     assert text == f"gossip is ahead, at {GOAL} after 25 s, but none of the 2 others can be told apart from it."
 
 
-def test_equal_times_are_a_tie():
-    assert "but gossip cannot be told apart from it" in verdict(sync=[20] * 5, gossip=[20] * 5)
-
-
 def test_who_did_not_get_there_is_named_with_the_reason():
     runs = [contender("sync", [10] * 5), contender("easgd", [20, 20, 20, INF, INF])]
     runs += [contender("gossip", [INF] * 5, status="diverged"), contender("dpsgd", [INF] * 5)]
@@ -88,16 +84,6 @@ def test_few_seeds_are_told():
     assert text == f"gossip reaches {GOAL} first, after 10 s; sync takes 2.0 times as long; one seed decides nothing."
     text = verdict(sync=[20, 22, 24], gossip=[10, 10, 10])
     assert text.endswith("sync takes 2.2 (2.0–2.4) times as long; 3 seeds decide little (confidence 75%, 97% with 6).")
-
-
-def test_with_many_contenders_it_takes_more_seeds_and_the_verdict_says_how_many():
-    """Of twelve there are 66 pairs; five seeds told one apart by chance in every second contest of equals."""
-    names = [f"gossip tau={i}" for i in range(12)]
-    slow = {name: [20.0 + i + 0.1 * k for k in range(5)] for i, name in enumerate(names)}
-    text = contest_verdict(contest([contender(name, values) for name, values in slow.items()]))
-    assert "5 seeds decide little between 12 contenders (with 12 all differences would hold together with 95%" in text
-    enough = contest([contender(name, [*values] * 2 + values[:2]) for name, values in slow.items()])
-    assert "decide little" not in contest_verdict(enough)
 
 
 def test_one_contender_is_compared_with_nothing():

@@ -58,16 +58,6 @@ def test_axes_carry_units_and_the_clock(tmp_path: Path):
     assert time_label(runs) == "virtual (sim) or wall (dist) time (s)"
 
 
-def test_up_to_sixty_curves_differ_without_colour(tmp_path: Path):
-    """In grey, line style and marker tell curves apart: distinct for six algorithms with ten configurations each."""
-    for i in range(10):
-        write_record(tmp_path / str(i), marks=5, **{"optimizer.lr": 0.1 + i})
-    (axes,) = curves_figure(find_runs([tmp_path]), "time", ["train_loss"]).axes
-    assert len({(str(line.get_linestyle()), str(line._dash_pattern), line.get_marker()) for line in axes.lines}) == 10  # pyright: ignore
-    styles = [curve_style(algorithm, variant) for algorithm in range(6) for variant in range(10)]
-    assert len({(str(style["linestyle"]), style["marker"]) for style in styles}) == 60
-
-
 def test_colour_belongs_to_the_algorithm_and_line_style_to_what_else_differs(tmp_path: Path):
     """Whatever runs are drawn beside it, and in whatever order, an algorithm keeps its colour."""
     for i, algo in enumerate(("gossip", "sync")):
@@ -124,17 +114,6 @@ def test_at_print_size_nothing_is_clipped_and_letters_are_readable(tmp_path: Pat
                     box = text.get_window_extent(renderer)
                     room = [box.x0, box.y0, figure.bbox.x1 - box.x1, figure.bbox.y1 - box.y1]
                     assert min(room) >= -1 or text in outside_ticks(figure), (name, text.get_text())
-
-
-def test_errors_have_a_logarithmic_axis_with_plain_numbers(tmp_path: Path):
-    """Where accuracies crowd below 1, errors of 0.1 and 0.03 are far apart; the curve is 1 - accuracy."""
-    runs = find_runs([write_record(tmp_path / "a", "sync")])
-    (axes,) = curves_figure(runs, "time", ["test_error"]).axes
-    assert axes.get_yscale() == "log"
-    wanted = [1 - mark["test_accuracy"] for mark in runs[0].metrics]
-    assert np.asarray(axes.lines[0].get_ydata(), dtype=float) == pytest.approx(wanted)
-    FigureCanvasAgg(axes.figure).draw()  # pyright: ignore[reportArgumentType]
-    assert {"0.1", "0.2", "0.5"} <= {text.get_text() for text in axes.get_yticklabels()}
 
 
 def test_panels_and_figures_without_data_are_not_drawn(tmp_path: Path):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dsgd.record.reader import find_runs
-from dsgd.report.inline_svg import dark_colours, inline, on_dark
 from dsgd.report.labels import series
 from dsgd.report.page import MOST_POINTS, curve_data, curves_of, page_text, write_page
 from dsgd.report.style import curve_styles
@@ -139,16 +138,3 @@ def test_a_figure_is_put_in_without_its_addresses(tmp_path: Path) -> None:
     assert "<metadata" not in text
     assert "DOCTYPE svg" not in text
     assert not re.findall(r'https?://(?!www\.w3\.org/(?:2000/svg|1999/xlink)")[^\s"]+', text)
-
-
-def test_colours_of_a_figure_are_variables_that_the_dark_exchanges() -> None:
-    """White is the ground, black and greys are turned round, colours keep their hue; names do not meet."""
-    path = '<path id="b" style="fill: #ffffff; stroke: #0b3c8c"/>'
-    svg = f'<svg id="a">{path}<use href="#b" style="stroke: #dddddd"/></svg>'
-    first, second = inline(svg, 0), inline(svg, 1)
-    assert "fill: var(--c-ffffff, #ffffff); stroke: var(--c-0b3c8c, #0b3c8c)" in first
-    assert 'id="f0-b"' in first
-    assert 'href="#f0-b"' in first
-    assert 'href="#f1-b"' in second
-    blue = f"--c-0b3c8c: {on_dark('#0b3c8c')};"
-    assert dark_colours(first + second) == f"{blue} --c-dddddd: #363636; --c-ffffff: var(--back);"

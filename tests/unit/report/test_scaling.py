@@ -13,13 +13,9 @@ from matplotlib.axes import Axes
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.censored import NOTE
-from dsgd.report.comparison import compare
-from dsgd.report.contest import Contender, contest
 from dsgd.report.efficiency import contender_scalings, scaling_figure, write_scaling
-from dsgd.report.ratio import time_ratio
 from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
 from dsgd.report.style import NoData
-from dsgd.report.summary_verdict import verdict
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
 from tests.support.records import reach, write_record
@@ -65,24 +61,6 @@ def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
     assert drawn_points(times_axes)[-1] == [[32, end]]
     assert [text.get_text() for text in times_axes.texts] == [f"> {end:.3g} s"]
     assert NOTE in figure.legends[0].get_title().get_text()
-
-
-def test_one_speed_up_follows_from_records_in_figure_verdict_and_contest_alike(tmp_path: Path):
-    """The ratio of the medians is 20 / 10; seed by seed it is 3, 0.9 and 1.5, in the median 1.5."""
-    times = {("sync", 4, 0): 30.0, ("sync", 4, 1): 9.0, ("sync", 4, 2): 20.0}
-    times |= {("gossip", 8, 0): 10.0, ("gossip", 8, 1): 10.0, ("gossip", 8, 2): 20 / 1.5}
-    runs = scaling_runs(tmp_path, times)
-    sync, gossip = ([run for run in runs if run.algorithm == name] for name in ("sync", "gossip"))
-    assert time_ratio(sync, gossip).median == pytest.approx(1.5)
-    (axes,) = speed_up_figure(runs).axes
-    drawn = drawn_points(axes)
-    assert [[4, 1]] in drawn
-    assert [[8, pytest.approx(1.5)]] in drawn
-    assert verdict(runs)[0].endswith("times as long, seed by seed: sync, nodes=4 1.50 [0.90, 3.00]")
-    found = compare(runs, "time_to_target_s", "nodes", base="algo=sync").panels[0].points
-    assert sorted(point.value.median for points in found for point in points) == pytest.approx([1, 1.5])
-    contenders = [Contender(runs[0].algorithm, runs[0].algorithm, 8, runs, {}, None, 0) for runs in (sync, gossip)]
-    assert contest(contenders).standings[1].ratio.median == pytest.approx(1.5)
 
 
 def test_there_is_no_speed_up_over_a_run_that_missed_its_target(tmp_path: Path):

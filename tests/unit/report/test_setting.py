@@ -18,7 +18,6 @@ from dsgd.report.contest_figure import contest_figure
 from dsgd.report.contest_files import write_contest
 from dsgd.report.figures import draw
 from dsgd.report.page import page_text
-from dsgd.report.quantities import bandwidth, duration, share, size
 from dsgd.report.setting import USUAL, USUAL_OF_DATA, setting_text, whole_setting
 from dsgd.report.style import drawing
 from dsgd.report.table import summary_table
@@ -165,15 +164,3 @@ def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
     text = setting_text(find_runs([write_record(tmp_path / "a", "sync", **odd)]))
     assert "optimizer.momentum ['x']" in text
     assert whole_setting([]) == {"setting": "", "shared": {}, "runs": []}
-
-
-@each_row(
-    ("text", "wanted"),
-    [
-        (bandwidth(1e9), "1 Gbit/s"), (bandwidth(2.5e10), "25 Gbit/s"), (bandwidth(math.inf), "unlimited bandwidth"),
-        (bandwidth(500), "500 bit/s"), (duration(5e-3), "5 ms"), (duration(1e-4), "100 µs"), (duration(0), "0 s"),
-        (duration(2000), "2000 s"), (size(46_758_048), "46.8 MB"), (size(12), "12 bytes"), (share(0.1), "10 %"),
-    ],
-)  # fmt: skip
-def test_units(text: str, wanted: str):
-    assert text == wanted

@@ -125,23 +125,6 @@ def test_csv_has_the_records_names_and_unrounded_numbers(tmp_path: Path):
     assert lines[2] == lines[2] | {"status": "diverged", "test_loss": "", "time_to_target_s": "inf"}
 
 
-def test_the_verdict_names_the_first_and_the_most_idle(tmp_path: Path):
-    """Medians over seeds; who misses the target in some seed is not ranked."""
-    write_record(tmp_path / "a", "sync")
-    write_record(tmp_path / "b", "gossip")
-    write_record(tmp_path / "c", "easgd", target=0.9, marks=2)
-    runs = find_runs([tmp_path])
-    times = {run.algorithm: time_to_target_s(run) for run in runs}
-    assert times["sync"]
-    assert times["gossip"]
-    first, *_ = sorted((seconds, algo) for algo, seconds in times.items() if seconds)
-    sentences = verdict(runs)
-    assert sentences[0].startswith(f"{first[1]} reaches a test accuracy of 0.9 first, after {first[0]:.3g} s")
-    idle = {run.algorithm: run.final("idle_fraction_mean") for run in runs}
-    assert sentences[-1].startswith(f"{max(idle, key=lambda algo: idle[algo])} waits most")
-    assert verdict(runs[:1]) == []
-
-
 def test_a_collapsed_run_is_shown_as_such_and_has_reached_nothing(tmp_path: Path):
     """Even where it had been the soonest at its target before; and no sentence calls it the first."""
     for algo in ("sync", "gossip", "easgd"):

@@ -56,14 +56,6 @@ def test_columns_are_left_out_and_digits_never(compared: ReportTable, width: int
     assert compared.headings[:2] == ["run", "time to target (s)"]
 
 
-def test_more_room_never_shows_less(compared: ReportTable):
-    counts = [len(re.split(r"\s{2,}", printed(compared, width)[-1])) for width in (300, 400)]
-    assert counts[0] == counts[1]
-    columns = [len(compared._fitting(width)[0]) for width in range(40, 300)]
-    assert columns == sorted(columns)
-    assert columns[-1] == len(compared.headings)
-
-
 def test_three_seeds_are_one_row_with_median_and_interval(compared: ReportTable):
     rows = {row[0]: row for row in compared.cells}
     assert len(rows) == len(ALGORITHMS)
@@ -96,13 +88,6 @@ def test_latex_and_markdown_hold_all_columns(compared: ReportTable, tmp_path: Pa
         assert texts == other.strip("| ").split(" | ")
     assert body[0].count("&") + 1 == len(compared.headings)
     assert latex[len([line for line in latex if line.startswith("%")])].startswith(r"\begin{tabular}{lrr")
-
-
-def test_what_latex_would_interpret_is_escaped(tmp_path: Path):
-    rows: list[list[Cell]] = [["a_b & 50% {x} \\y ~ ^ #1 $", 1.0]]
-    ReportTable(["run", "n"], frozenset({"run"}), rows, [], "").write(tmp_path / "t")
-    wanted = r"a\_b \& 50\% \{x\} \textbackslash{}y \textasciitilde{} \textasciicircum{} \#1 \$ & 1.000 \\"
-    assert wanted in (tmp_path / "t.tex").read_text().splitlines()
 
 
 @each_row(

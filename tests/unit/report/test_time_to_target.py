@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s
-from tests.support.each_row import each_row
 from tests.support.records import write_record
 
 
@@ -46,18 +44,6 @@ def test_a_loss_falls_to_its_target_as_an_accuracy_rises_to_it(level: float, val
     assert bool(found) == any(value >= level for value in values)
 
 
-@each_row("marks", [10, 40, 160])
-def test_the_error_on_a_curve_falls_with_the_square_of_the_resolution(marks: int):
-    """1 - exp(-t) reaches 0.8 at log 5; a chord of width h is off by at most h^2 / 8 max|f''| / min|f'| there."""
-    times = [8 * i / marks for i in range(marks + 1)]
-    (risen,) = Aim("test_accuracy", 0.8).crossings([(t, 1 - math.exp(-t)) for t in times])
-    (fallen,) = Aim("test_loss", 0.2).crossings([(t, math.exp(-t)) for t in times])
-    h = 8 / marks
-    for found in (risen, fallen):
-        assert found.resolution_s == pytest.approx(h)
-        assert abs(found.time_s - math.log(5)) <= h**2 / 8 * math.exp(h)
-
-
 def seconds(crossing: Crossing | None) -> float:
     assert crossing is not None
     return crossing.time_s
@@ -80,19 +66,6 @@ def test_a_late_dip_costs_the_stable_crossing_nearly_the_whole_run_and_the_smoot
     assert time_to_target_s(earlier) == pytest.approx(39 + 1 / 3), "a record without the key is read by the old rule"
 
 
-@each_row("height", [0.91, 1.0])
-def test_one_touch_alone_is_no_smoothed_crossing_however_high(tmp_path: Path, height: float):
-    """Neither amidst the curve, nor at its start or end; two neighbours are one."""
-    for place in (0, 2, 4):
-        touches: dict[float, float | None] = {float(t): height if t == place else 0.85 for t in range(5)}
-        run = run_with(tmp_path / f"one {place}", touches, **SMOOTHED)
-        assert time_to_target_s(run) is None
-        assert time_to_target_s(run, "first") is not None
-        assert censored_at_s(run) is not None
-    pair = run_with(tmp_path / "two", {0: 0.85, 1: 0.85, 2: height, 3: height, 4: 0.85}, **SMOOTHED)
-    assert time_to_target_s(pair) == pytest.approx(1 + 0.05 / (height - 0.85))
-
-
 @given(st.lists(st.floats(-2, 2), min_size=1, max_size=20), st.sampled_from([1, 3, 5, 7]), st.floats(-2, 2))
 def test_the_smoothed_curve_is_at_the_level_where_most_marks_of_a_window_are(values: list[float], w: int, level: float):
     for field, sign in (("test_accuracy", 1), ("test_loss", -1)):
@@ -101,13 +74,6 @@ def test_the_smoothed_curve_is_at_the_level_where_most_marks_of_a_window_are(val
         for i, (_, value) in enumerate(curve):
             window = values[max(0, i - w // 2) : i + w // 2 + 1]
             assert aim.is_reached(value) == (2 * sum(one >= level for one in window) > len(window))
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_a_monotonic_curve_is_its_own_smoothed_curve_but_for_its_last_mark(values: list[float]):
-    """So no rule shifts its crossing: it comes when there are two marks at the level."""
-    points = list(enumerate(sorted(values)))
-    assert Aim("test_accuracy", 0.5).smoothed(points)[:-1] == points[:-1]
 
 
 def test_a_rule_that_there_is_not_ends_in_one_line(tmp_path: Path):
@@ -148,15 +114,3 @@ def test_marks_without_accuracy_are_passed_over_and_a_diverged_run_reaches_nothi
     for without in ({}, {0.0: None}):
         assert crossings(run_with(tmp_path / f"c{len(without)}", without)).first is None
     assert crossings(run_with(tmp_path / "d", {0: 0.8, 2: 1.0}, target=None)).first is None
-
-
-def test_a_target_of_the_loss_is_read_from_the_test_loss(tmp_path: Path):
-    """2 to 1 in 1 s meets 1.25 after three quarters of it; then above, then from 2 to 0.5 in 3 s: after half of it."""
-    write_record(tmp_path / "run", "sync", target_loss=1.25)
-    losses = {0: 2.0, 1: 1.0, 2: 2.0, 5: 0.5, 6: 1.25}
-    marks = [{"time_s": time_s, "test_loss": value, "test_accuracy": 1.0} for time_s, value in losses.items()]
-    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
-    (run,) = find_runs([tmp_path])
-    assert (run.target_field, run.target) == ("test_loss", 1.25)
-    assert crossings(run).first == Crossing(0.75, 1)
-    assert crossings(run).stable == Crossing(3.5, 3)

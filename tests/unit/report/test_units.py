@@ -13,7 +13,6 @@ from dsgd.cli.sweep import site_of
 from dsgd.report.units import number_in, unit_of, without_units
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError
-from tests.support.command import call
 from tests.support.each_row import each_row
 from tests.support.simulate import tree
 
@@ -85,16 +84,6 @@ def test_a_configuration_holds_the_plain_number(typed: str, key: str, value: Any
     group, _, name = key.partition(".")
     assert tree().jobs([typed], multirun=False).runs[0].values[group][name] == value
     assert composed(["++" * typed.startswith("cluster.node_bandwidth.") + typed])[group][name] == value
-
-
-def test_a_record_holds_the_plain_number(tmp_path: Path) -> None:
-    line = "experiment=quadratic nodes=2 budget.steps=2 engine=sim cluster.bandwidth=25GB/s cluster.latency_s=5us"
-    assert call(*line.split(), f"hydra.run.dir={tmp_path}/run").status == 0
-    text = (tmp_path / "run" / "config.yaml").read_text()
-    assert "bandwidth: 200000000000.0\n" in text
-    assert "latency_s: 5.0e-06\n" in text
-    again = call(f"resume={tmp_path}/run", "cluster.bandwidth=25GB/s", "budget.steps=2")
-    assert "bandwidth" not in again.err
 
 
 def test_conditions_contenders_and_sites() -> None:

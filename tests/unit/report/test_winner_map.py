@@ -74,21 +74,6 @@ def test_over_one_key_a_map_is_one_row():
     assert entries == ["sync"]
 
 
-@each_row(("columns", "width"), [(1, "wide"), (6, "single")])
-def test_words_stay_within_their_cells(columns: int, width: str):
-    shown = [
-        MapCell({"cluster.bandwidth": 10.0**x, "nodes": n}, "delayfree, 16 nodes", "delayfree", CLEAR, False)
-        for x in range(columns)
-        for n in (4, 8, 16)
-    ]
-    figure = drawn(shown, width)
-    (axes,) = figure.axes
-    for text, box in zip(axes.texts, boxes(figure).values(), strict=True):
-        inner, outer = text.get_window_extent(), box.get_window_extent()
-        assert inner.width <= outer.width
-        assert inner.height <= 1.05 * outer.height
-
-
 def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
     table = map_table(cells())
     assert table.headings[:3] == ["cluster.bandwidth", "nodes", "winner"]
