@@ -60,15 +60,6 @@ def test_a5_fails_where_backups_are_of_no_use_with_either_kind_of_times(tail: st
     assert a5(evidence(step)).verdict is Verdict.FAIL
 
 
-def test_one_number_of_backups_that_is_of_use_is_enough() -> None:
-    def step(of: str, p: int, b: int) -> float:
-        return by_formula(of, p, b if b == 2 else 0)
-
-    found = a5(evidence(step))
-    assert found.verdict is Verdict.PASS
-    assert sum("with 2 backups, the best number" in check.what for check in found.checks) == len(TAILS)
-
-
 @each_row("k", [1, 5, 8])
 @each_row("tail", TAILS)
 def test_the_kth_of_p_is_that_of_draws(tail: str, k: int) -> None:

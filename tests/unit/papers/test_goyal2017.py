@@ -91,30 +91,19 @@ def test_a3_needs_half_a_point_or_a_seed_that_diverges(lost: float, status: str,
     scaled = grid(flat_until(256))
     abrupt = grid(lambda batch: flat_until(256)(batch) - lost, status=status)
     found = {"scaled": scaled, "ladder": scaled, "abrupt": abrupt}
-    assert a3(found | {"between": between(0)}).verdict is verdict
+    assert a3(found | {"between": between()}).verdict is verdict
 
 
-def between(saved: int) -> Logged:
-    """Return runs with a batch of 384 and one of 448, of which so many seeds diverge without warm-up at the second."""
+def between() -> Logged:
+    """Return runs with other batches, with and without warm-up."""
     return study(
         *(
-            run(
-                settings={"batch_size": batch // 8, "seed": seed, "schedule.warmup_epochs": epochs},
-                status="diverged" if batch == 448 and not epochs and seed < saved else "completed",
-            )
+            run(settings={"batch_size": batch // 8, "seed": seed, "schedule.warmup_epochs": epochs})
             for batch in (160, 384, 448)
             for epochs in (0, 5)
             for seed in range(3)
         )
     )
-
-
-def test_a3_that_fails_is_not_explained_by_batches_that_break() -> None:
-    """Seeds that warm-up saves beyond the largest good batch are said, and decide nothing."""
-    scaled = grid(flat_until(256))
-    found = a3({"scaled": scaled, "ladder": scaled, "abrupt": scaled, "between": between(1)})
-    assert found.verdict is Verdict.FAIL
-    assert "0 and 1 with 448" in found.reason
 
 
 def timed(step_s: Callable[[int], float]) -> Logged:

@@ -123,10 +123,3 @@ def test_b9_is_open_where_the_seeds_do_not_decide() -> None:
 @each_row("growth", [(1.001, 1.01), (0.99, 0.999)])
 def test_b9_fails_where_a_limit_is_elsewhere(growth: tuple[float, float]) -> None:
     assert b9(evidence(growth=growth)).verdict is FAIL
-
-
-def test_runs_that_were_not_tuned_are_told_and_not_judged() -> None:
-    found = b9(evidence())
-    assert "6 of 6 runs without overlap" in found.reason
-    assert "none of the delayed and 6 of the eager ones" in found.reason
-    assert not any("tuned" in check.what for check in found.checks)

@@ -16,7 +16,7 @@ import dsgd
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from studies.papers import papers
-from studies.papers.real.tasks import SEEDS, TASKS
+from studies.papers.real.tasks import SEEDS
 from studies.reproduction.logged import Logged
 from studies.reproduction.pages import finding_of
 from studies.reproduction.paper import REAL, Claim, Study
@@ -228,14 +228,6 @@ def test_runs_that_diverge_with_any_number_of_workers_say_nothing_of_it(id: str)
         return End(status="diverged") if diverges else t5(at, 0.02)
 
     assert verdict(id, outcome) is Verdict.INCONCLUSIVE
-
-
-def test_one_task_is_not_enough() -> None:
-    claim = CLAIMS["B4"]
-    evidence = {
-        study.name: of_study(study, lambda at: End()) for study in STUDIES["B4"] if study.name.endswith(TASKS[0])
-    }
-    assert finding_of(claim, evidence).verdict is Verdict.NOT_RUN
 
 
 @each_row(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])

@@ -37,13 +37,6 @@ def at_end(name: str, loss: float, accuracy: float = 0.9, deviation: float = 0.5
     return replace(made, runs=[ended(run) for run in made.runs])
 
 
-def test_a_null_test_without_spread_leaves_the_interval_of_the_seeds() -> None:
-    slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
-    same = Null(slow, slow)
-    value = time_ratio(slow, fast, 1, same)
-    assert (value.low, value.median, value.high) == pytest.approx((2, 2, 2), rel=1e-3)
-
-
 @each_row("other", [12.0, 8.0])
 def test_an_interval_is_longer_by_the_spread_of_the_null_test_at_both_ends(other: float) -> None:
     slow, fast = by_time("sync", [20.0] * SEEDS), by_time("gossip", [10.0] * SEEDS)
@@ -93,13 +86,6 @@ def test_conditions_without_parts_have_the_error_of_those_with_them() -> None:
     assert time_ratio(steep, elsewhere, 1, null, (steep, flat)) == time_ratio(steep, flat, 1, null)
     with pytest.raises(ValueError, match=r"the error of a ratio must be a factor, got nan"):
         time_ratio(steep, elsewhere, 1, null)
-
-
-def test_more_checks_make_intervals_longer() -> None:
-    one, reference = by_time("gossip", [10.0 + i for i in range(SEEDS)]), by_time("sync", [10.0] * SEEDS)
-    null = Null(reference, reference)
-    single, several = (time_ratio(one, reference, checks, null) for checks in (1, 20))
-    assert several.low < single.low < single.high < several.high
 
 
 def test_the_test_set_is_part_of_the_interval_of_a_loss_and_of_an_accuracy() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dsgd.report.interval import Estimate, coverage, estimate
+from dsgd.report.interval import Estimate, coverage
 from studies.reproduction.criterion import Criterion
 from studies.reproduction.protocol import (
     confidence_of_each,
@@ -34,23 +34,6 @@ def fewest_seeds(confidence: float) -> int:
     while coverage(seeds) < confidence:
         seeds += 1
     return seeds
-
-
-def test_all_intervals_of_a_claim_hold_together() -> None:
-    """Ten checks of nothing but noise, whose true medians are 0: all intervals hold it in 95 % of claims or more."""
-    generator = np.random.default_rng(0)
-    claims, checks = 1000, 10
-    confidence = confidence_of_each(checks)
-    seeds = fewest_seeds(confidence)
-    wrong = {
-        level: sum(
-            any(not (one.low <= 0 <= one.high) for one in (estimate(row, level) for row in draws))
-            for draws in generator.standard_normal((claims, checks, seeds))
-        )
-        for level in (confidence, 0.95)
-    }
-    assert wrong[confidence] / claims <= 0.05
-    assert wrong[0.95] / claims > 0.05  # what intervals without a correction would do
 
 
 def test_ten_seeds_are_enough_for_twelve_checks_on_a_test_set() -> None:
@@ -83,23 +66,6 @@ def test_the_error_of_parts_is_student_s_interval_of_their_means_over_seeds() ->
 @each_row(("probability", "degrees", "quantile"), [(0.975, 19, 2.093024), (0.995, 99, 2.626405)])
 def test_quantiles_of_student_s_t_are_those_of_the_tables(probability: float, degrees: int, quantile: float) -> None:
     assert student_quantile(probability, degrees) == pytest.approx(quantile, rel=1e-3)
-
-
-def test_models_that_fail_on_the_same_samples_have_the_error_of_where_they_differ() -> None:
-    """Both fail on the same 20 % of the samples and each on 1 % more of its own; a third on 20 % of its own. In 95 % of
-    the draws of a test set the true difference is within the error, which is smaller for those two."""
-    generator = np.random.default_rng(0)
-    draws, parts, size = 400, 100, 10_000
-    same, alone = generator.random((2, draws, size)) < 0.2
-    first, second = same | (generator.random((2, draws, size)) < 0.01)
-    typical = dict[str, float]()
-    for name, fails, truth in (("alike", second, 0.0), ("apart", alone, 0.8 * 0.01)):
-        differences = (first.astype(float) - fails).reshape(draws, parts, -1).mean(axis=2)
-        errors = np.array([fold_error(of_draw[None], 0.95) for of_draw in differences])
-        assert np.mean(np.abs(differences.mean(axis=1) - truth) <= errors) == pytest.approx(0.95, abs=0.03)
-        typical[name] = float(np.median(errors))
-    assert typical["apart"] == pytest.approx(gain_error(0.8, 0.8, size, 0.95), rel=0.05)
-    assert typical["alike"] < typical["apart"] / 3
 
 
 @each_row(

@@ -21,7 +21,6 @@ from studies.reproduction.verdict import (
     below,
     close,
     exactly,
-    holds,
     judged,
     nearness_above,
     nearness_below,
@@ -122,11 +121,6 @@ def test_a_failure_is_explained_by_a_second_measurement_that_passes_and_only_by_
 def test_a_claim_without_checks_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one check"):
         judged([])
-
-
-def test_anything_else_is_put_in_words() -> None:
-    found = holds("slope", 0.4, "between the others", good=False)
-    assert (found.verdict, found.threshold) == (FAIL, "between the others")
 
 
 @each_row(
