@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-from omegaconf import OmegaConf
-
 from dsgd.cli.arguments import FREE
 from dsgd.cli.compose import GROUPS, composed
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import locate
 from tests.support.choices import choice
-from tests.support.command import call
 from tests.support.each_row import each_row
 from tests.support.simulate import tree
 
@@ -74,13 +70,3 @@ def test_a_sweep_over_them() -> None:
     assert [job.values["model"]["arguments"]["width"] for job in runs] == [3, 3, 4, 4]
     runs = tree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
     assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{1: 2}, {1: 3}]
-
-
-def test_commands_take_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    shown = call(*MODEL, "model.arguments={in_features: 3}", "--cfg", "job")
-    assert (shown.status, OmegaConf.create(shown.out).model.arguments) == (0, {"in_features": 3})
-    wrong = call(*MODEL, "model.arguments={width: 3}", "data=shapes")
-    assert (wrong.status, wrong.out) == (2, "")
-    assert wrong.err.startswith("model.target=torch.nn.Linear fails: TypeError: ")
-    assert list(tmp_path.iterdir()) == []

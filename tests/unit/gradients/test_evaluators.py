@@ -12,7 +12,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
 from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.null import NullEvaluator
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.each_row import each_row
@@ -50,8 +49,6 @@ def pending_gradients(of: Problem, count: int) -> list[PendingGradient]:
 
 
 def evaluator_of(name: str, of: Problem) -> GradientEvaluator:
-    if name == "none":
-        return NullEvaluator()
     if name == "compiled":
         require_kernels()
         return CompiledEvaluator(of, nodes=8)
@@ -149,18 +146,6 @@ def test_statistics_share_no_memory(model: str, evaluator: str) -> None:
     assert len(set(memory)) == len(memory)
     assert torch.equal(of.start, start[0])
     assert torch.equal(of.start_buffers, start[1])
-
-
-@each_model
-def test_no_gradients_are_zeros(model: str) -> None:
-    of = problem(model)
-    items = pending_gradients(of, 3)
-    before = [item.buffers.clone() for item in items]
-    evaluate("none", of, [items])
-    for item, buffers in zip(items, before, strict=True):
-        assert item.value is not None
-        assert torch.equal(item.value, torch.zeros(of.dimension))
-        assert torch.equal(item.buffers, buffers)
 
 
 @each_model

@@ -17,7 +17,6 @@ from tests.support.records import write_record
 
 YAML = {
     "lists in lists": b"[" * 300_000,
-    "lists in lists, by lines": b"- " * 300_000,
     "mappings in mappings": b"? " * 300_000,
     "many values": b"- 1\n" * 200_000,
     "a number": b"a: 1" + b":1" * 100_000,

@@ -69,7 +69,6 @@ BROKEN = {
     "array": (lambda f: (f / "metrics.jsonl").write_text("[1]\n{}\n"), r"metrics\.jsonl line 1 is not a JSON object$"),
     "config gone": (lambda f: (f / "config.yaml").unlink(), r"^config\.yaml missing in "),
     "config scalar": (lambda f: (f / "config.yaml").write_text("3"), r"config\.yaml must be a YAML mapping"),
-    "config list": (lambda f: (f / "config.yaml").write_text("- 3"), r"config\.yaml must be a YAML mapping"),
     "config not yaml": (lambda f: (f / "config.yaml").write_text("a: [1"), r"config\.yaml must be a YAML mapping"),
     "config binary": (lambda f: (f / "config.yaml").write_bytes(b"\xff\xfe\x00"), r"config\.yaml must be a YAML mapp"),
     "summary": (lambda f: (f / "summary.json").write_text("{"), r"summary\.json is not a JSON object$"),

@@ -22,7 +22,6 @@ from dsgd.record.checkpoint_file import (
     write_checkpoint,
 )
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, Record, finite
-from dsgd.record.written import write_atomically
 from tests.support.each_row import each_row
 
 HEADER = {"config": {"nodes": 2, "algo": {"name": "sync"}}, "lines": 3, "wall_s": 1.5}
@@ -93,14 +92,6 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(CheckpointError, match=f"^resume must be a checkpoint or a folder with {NAME}, got {path}"):
             find_checkpoint(str(path))
-
-
-def test_writing_leaves_the_file_alone_and_nothing_beside_it(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    write_atomically(path, b"old")
-    write_atomically(path, b"new")
-    assert path.read_bytes() == b"new"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @contextmanager

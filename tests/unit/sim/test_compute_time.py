@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.cluster.disturbances import Stall
 from dsgd.engines.sim.compute_time import Pauses, Processor
 from dsgd.streams import stream
-from dsgd.worker import Algorithm, Worker
 from tests.support.timing import timed
 
 DRAWS = 20_000
@@ -95,14 +95,6 @@ def test_a_skewed_law_has_the_given_mean_deviation_and_skew(cv: float, skew: flo
         assert abs(below - share) <= 5 * (share * (1 - share) / DRAWS) ** 0.5
 
 
-def test_a_skew_of_its_own_makes_a_lognormal() -> None:
-    kinds = [{"jitter_skew": None}, {"jitter_skew": 0.3**3 + 3 * 0.3}]
-    plain, same = [
-        durations(Processor(cluster(jitter=0.3, jitter_distribution="lognormal", **kind), 0, 0), 50) for kind in kinds
-    ]
-    assert same == pytest.approx(plain, rel=1e-12)
-
-
 def quantile(cv: float, skew: float, share: float) -> float:
     """Of a log-normal with mean 1 that is shifted and scaled to this deviation and skew. v by bisection."""
     low, high = 0.0, skew
@@ -177,13 +169,6 @@ def test_a_trace_of_other_ranks_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert of_nodes(3, 0) != of_nodes(3, 1)
 
 
-def test_a_pause_from_1_to_3_extends_what_it_meets() -> None:
-    """Before, up to its begin, across it, begun with it, within, as it ends, and after."""
-    begins, ends = (0.0, 0.5, 0.8, 1.0, 2.0, 3.0, 7.0), (0.5, 1.0, 3.3, 3.5, 3.5, 3.5, 7.5)
-    found = [Processor(cluster(stalls=[window(1.0, 2.0)]), 0, 0).finish(begin) for begin in begins]
-    assert found == pytest.approx(ends, rel=1e-15)
-
-
 def test_a_pause_holds_up_its_own_node_alone() -> None:
     stalls = [window(0.0, 2.0, node=1)]
     assert [Processor(cluster(stalls=stalls), node, 0).finish(0.0) for node in range(3)] == [0.5, 2.5, 0.5]
@@ -235,16 +220,8 @@ def test_random_pauses_have_exponential_gaps_and_lengths() -> None:
     assert len({tuple(durations(processor, 50)) for processor in of_nodes}) == 3
 
 
-class Lonely(Algorithm):
-    """Every worker for itself."""
-
-    async def train(self, worker: Worker) -> None:
-        while not worker.done:
-            worker.step(await worker.gradient())
-
-
 def test_a_run_with_a_pause_ends_later_by_what_it_took() -> None:
     """4 steps of half a second, away from 0.7 to 1.7 s; the pause is no idle time of the algorithm's making."""
-    found = timed(Lonely(), cluster(stalls=[window(0.7, 1.0)]), nodes=1, steps=4)
+    found = timed(Sync(), cluster(stalls=[window(0.7, 1.0)]), nodes=1, steps=4)
     assert found.time_s == pytest.approx(3.0, rel=1e-15)
     assert found.summary()["idle_fraction_max"] == pytest.approx(0.0, abs=1e-15)

@@ -161,31 +161,6 @@ def test_bytes_of_a_collective_go_both_ways_while_it_lasts() -> None:
         assert network.bytes_sent(time_s) == network.bytes_received(time_s) == [0.0, bytes_so_far]
 
 
-@pytest.mark.parametrize(("sender_rate", "receiver_rate"), [(10.0, 20.0), (40.0, 20.0)])
-def test_one_undisturbed_message_takes_the_latency_and_its_bytes(sender_rate: float, receiver_rate: float) -> None:
-    _, [message], _ = carried([sender_rate, receiver_rate], 0.25, [(1.0, 0, [(1, 100.0)])])
-    assert message.arrived_s == 1.0 + 0.25 + 100.0 / min(sender_rate, receiver_rate)
-
-
-def test_messages_sent_at_once_share_the_port_and_later_ones_wait() -> None:
-    """3 of 10 bytes at 10 bytes/s: all there after 3 s; what is sent a second later leaves after them."""
-    bursts = [(0.0, 0, [(1, 10.0), (2, 10.0), (3, 10.0)]), (1.0, 0, [(1, 10.0)])]
-    _, messages, _ = carried([10.0] * 4, 0.5, bursts)
-    assert [message.arrived_s for message in messages] == [3.5, 3.5, 3.5, 4.5]
-
-
-def test_many_senders_queue_at_one_receiver_and_not_at_several() -> None:
-    to_one = [(0.0, sender, [(0, 10.0)]) for sender in (1, 2, 3)]
-    to_several = [(0.0, sender, [((sender + 1) % 4, 10.0)]) for sender in range(4)]
-    assert [message.arrived_s for message in carried([10.0] * 4, 0.5, to_one)[1]] == [1.5, 2.5, 3.5]
-    assert [message.arrived_s for message in carried([10.0] * 4, 0.5, to_several)[1]] == [1.5] * 4
-
-
-def test_the_two_directions_of_a_port_do_not_disturb_each_other() -> None:
-    _, messages, _ = carried([10.0, 10.0], 0.0, [(0.0, 0, [(1, 10.0)]), (0.0, 1, [(0, 10.0)])])
-    assert [message.arrived_s for message in messages] == [1.0, 1.0]
-
-
 @many
 @given(traffic())
 def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Traffic) -> None:

@@ -84,21 +84,6 @@ def test_another_format_under_the_name_of_a_jpeg_is_read(decoder: str, kind: str
 
 
 @all_decoders
-@each_row("factor", [2, 4, 8])
-@each_row("size", [(180, 240), (181, 243)])
-def test_decoding_at_a_fraction_of_the_size_gives_the_image_made_smaller(
-    decoder: str, factor: int, size: tuple[int, int]
-) -> None:
-    """Mean difference to the box filter below 4 of 255: what the discrete cosine transform leaves out is detail."""
-    pixels = photograph(*size)
-    small = open_image(jpeg(pixels, quality=98, subsampling=0), decoder).pixels(factor)
-    assert small.shape == (-(-size[0] // factor), -(-size[1] // factor), 3)
-    height, width = size[0] // factor, size[1] // factor
-    boxes = pixels[: height * factor, : width * factor].reshape(height, factor, width, factor, 3).mean(axis=(1, 3))
-    assert abs(small[:height, :width] - boxes).mean() < 4
-
-
-@all_decoders
 @each_row(
     ("content", "reason"),
     [
