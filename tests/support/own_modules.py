@@ -52,12 +52,6 @@ class LimitedOutputs(Two):
         self.register_forward_hook(lambda m, i, o: o.clamp(-0.2, 0.2))
 
 
-class ScaledBackwards(Two):
-    def __init__(self) -> None:
-        super().__init__()
-        self.b.register_full_backward_hook(lambda m, i, o: (2 * i[0],))
-
-
 class ClippedInside(Two):
     """A hook of an activation."""
 
@@ -322,7 +316,6 @@ LOOP: dict[str, str] = {  # by name, and what the line says
     "ClippedGradients": "a hook of the parameter a.weight",
     "ClippedWhenAccumulated": "a hook of the parameter a.weight",
     "LimitedOutputs": "a hook of LimitedOutputs",
-    "ScaledBackwards": r"a hook of b \(Linear\)",
     "ClippedInside": "a hook that ClippedInside registers in its forward pass",
     "WeightNormed": "a parametrization of a ",
     "Patched": "Patched, whose forward is another one",

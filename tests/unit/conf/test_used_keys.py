@@ -184,21 +184,12 @@ def test_plumbing_is_what_there_is() -> None:
 def test_what_counts_as_a_use() -> None:
     """Guards the matching: one that finds a use everywhere would test nothing."""
     assert in_command("algo=gossip algo.tau=10 nodes=8") == {("gossip", "algo.tau"), ("", "nodes")}
-    assert in_command("compare.tune={optimizer.lr: [0, 1], algo.tau: [2, 8]} algo=gossip,sync") == {
-        ("gossip", "algo.tau"),
-        ("", "optimizer.lr"),
-        ("", "compare.tune"),
-    }
     assert in_command("compare.contenders=[{algo: diloco, algo.tau: 10}, {algo: localsgd}]") == {
         ("diloco", "algo.tau"),
         ("", "compare.contenders"),
     }
     assert told("Set `algo.tau=4` for `localsgd`.", is_guide=False) == {("localsgd", "algo.tau")}
     assert told("`localsgd` has `algo.tau`; see `trace`.", is_guide=False) == set()
-    assert told("`localsgd` has `algo.tau`; see `eval.workers`.", is_guide=True) == {
-        ("localsgd", "algo.tau"),
-        ("", "eval.workers"),
-    }
     assert list(passages("| a | keys of `cluster` |\n|---|---|\n| `x` | `loss`, `links` |"))[1:] == [
         "| `x` | `loss`, `links` | cluster.loss= cluster.links="
     ]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from dsgd.data import Digits, Shapes
 from dsgd.data.imported import ImportedData
 from dsgd.data.protocols import evaluation_batches
-from dsgd.data.validation import Validation
 from tests.support.each_row import each_row
 
 
@@ -47,14 +45,6 @@ def trained(config: Any, nodes: int = 2) -> torch.Tensor:
 
 def rows(samples: torch.Tensor) -> set[tuple[float, ...]]:
     return {tuple(row) for row in samples.tolist()}
-
-
-def test_the_parts_are_disjoint_complete_and_the_same_in_every_run() -> None:
-    kept, held_out = Validation(validation=0.1).indices(1437)
-    assert (len(kept), len(held_out)) == (1293, 144)
-    assert np.array_equal(np.sort(np.concatenate([kept, held_out])), np.arange(1437))
-    again, _ = Validation(validation=0.1, evaluate="validation").indices(1437)
-    assert np.array_equal(kept, again)
 
 
 def test_no_test_sample_is_read_where_options_are_chosen() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.gradients.choice import ChosenEvaluator, choose_evaluator
-from dsgd.problem.problem import Problem, build_problem
+from dsgd.problem.problem import build_problem
 from tests.support import own_modules
 from tests.support.each_row import each_row
 from tests.support.own_modules import ANY_WAY, LOOP, NOISE
@@ -115,15 +115,6 @@ def test_a_hook_of_all_modules_is_seen() -> None:
         "loop",
         "gradients: loop, because compiled does not serve hooks of all modules",
     )
-
-
-def test_a_layer_of_torch_with_a_hook_is_no_layer_of_torch() -> None:
-    of = experiment("model=mlp", "nodes=2", "engine.gradients=auto")
-    problem = build_problem(of)
-    next(problem.module.parameters()).register_hook(lambda g: 2 * g)
-    again = Problem(problem.module, problem.data, problem.dtype, 0.0, decay_norm_and_bias=True)
-    assert again.state.in_place
-    assert choose_evaluator(of, again).name == "loop"
 
 
 @each_row("name", NOISE)

@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contender_styles, contest_figure
+from dsgd.report.contest_figure import contest_figure
 from dsgd.report.style import curve_style, drawing
 from tests.support.contenders import contender
+from tests.support.each_row import each_row
 
 INF = math.inf
 NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
@@ -104,15 +105,9 @@ def test_from_six_contenders_on_each_has_a_panel_of_its_own_in_the_order_of_the_
     assert "dashed: the target, 0.9" in figure.get_supxlabel().replace("\n", " ")
 
 
-def test_the_colour_is_the_algorithms_and_the_line_that_of_its_nodes():
-    contenders = [
-        contender(f"{name}, {nodes} nodes", [10.0 * nodes], nodes=nodes) for name in NAMES for nodes in (8, 16)
-    ]
-    found, few = contest(contenders), contest(contenders[:4])
-    styles = dict(zip([one.name for one in found.standings], contender_styles(found), strict=True))
-    for i, name in enumerate(NAMES):
-        assert styles[f"{name}, 8 nodes"] == curve_style(i, 0)
-        assert styles[f"{name}, 16 nodes"]["color"] == curve_style(i, 0)["color"]
-        assert styles[f"{name}, 16 nodes"]["linestyle"] == curve_style(i, 1)["linestyle"]
-    legend = contest_figure(few).legends[0]
-    assert {text.get_text() for text in legend.get_texts()} == {*NAMES[:2], "8 nodes", "16 nodes", "target 0.9"}
+@each_row(("slow", "scale"), [(90.0, "linear"), (110.0, "log"), (9000.0, "log")])
+def test_the_axes_of_time_are_logarithmic_from_a_factor_of_ten(slow: float, scale: str):
+    left, right = panels([contender("sync", [slow] * 2), contender("gossip", [10.0] * 2)])
+    assert (left.get_xscale(), right.get_xscale()) == (scale, scale)
+    low, high = left.get_xlim()
+    assert low < 10 < slow < high

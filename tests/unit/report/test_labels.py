@@ -41,11 +41,9 @@ def test_labels_name_what_differs_and_nothing_else(tmp_path: Path):
         ({"cluster.slow_nodes": {3: 2.0}}, {"cluster.slow_nodes": {}}, ["slow_nodes={3: 2}", "slow_nodes={}"]),
         ({"model.name": "mlp"}, {"model.name": "resnet8", "model.hidden": []}, ["model=mlp", "model=resnet8"]),
         ({"model.width": 1}, {"model.width": 2, "data.width": 3}, ["model.width=1", "model.width=2, data.width=3"]),
-        ({"seed": 1, "data.seed": 1}, {"seed": 2, "data.seed": 2}, ["seed=1", "seed=2"]),
         ({"clock": "wall"}, {"clock": "virtual"}, ["clock=wall", "clock=virtual"]),
         ({"model": {"_target_": "a.MLP"}}, {"model": {"_target_": "a.CNN"}}, ["model=MLP", "model=CNN"]),
         (imported("mine.wide"), imported("yours.wide"), ["target=mine.wide", "target=yours.wide"]),
-        (imported("mine.wide"), {"model.name": "import"}, ["model=wide", "model=import"]),
         ({"resume": "a"}, {"resume": "b", "hydra": {"job": 1}}, ["gossip", "gossip"]),
     ],
 )

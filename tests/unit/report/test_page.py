@@ -96,17 +96,6 @@ def test_the_table_is_that_of_the_runs(tmp_path: Path) -> None:
     assert re.fullmatch(r"never \[[\d.]+, never\]|[\d.]+ \[[\d.]+, never\]", rows[2][1])
 
 
-def test_environments_that_runs_share_are_said_once(tmp_path: Path) -> None:
-    for name, host in (("a", "one"), ("b", "one"), ("c", "two")):
-        write_record(tmp_path / name)
-        (tmp_path / name / "env.json").write_text(json.dumps({"host": host, "command": [name], "devices": ["cpu"]}))
-    rows = Elements(page_text(find_runs([tmp_path]))).rows
-    assert rows[-3:] == [["", "2 runs", "gossip"], ["host", "one", "two"], ["devices", "cpu", "cpu"]]
-    (tmp_path / "a" / "env.json").write_text("[")
-    with pytest.raises(ValueError, match=r"env\.json is not a JSON object$"):
-        page_text(find_runs([tmp_path]))
-
-
 def test_curves_have_the_colours_of_the_figures_and_an_end(tmp_path: Path) -> None:
     """Long ones are thinned out, their first and last mark stay; losses that explode stay numbers."""
     runs = write_all(tmp_path)

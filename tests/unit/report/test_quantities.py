@@ -13,8 +13,6 @@ from tests.support.each_row import each_row
         ("cluster.wan_bandwidth", ["5e+07", "none"], "wan bandwidth (Mbit/s)", ["50", "none"]),
         ("cluster.latency_s", ["0", "0.001", "0.01"], "latency (ms)", ["0", "1", "10"]),
         ("cluster.gradient_s", ["0.5", "2"], "time of a gradient (s)", ["0.5", "2"]),
-        ("cluster.message_bytes", ["46800000"], "message size (MB)", ["46.8"]),
-        ("batch_size", ["16", "32"], "batch size per node (samples)", ["16", "32"]),
         ("algo.name", ["sync"], "algorithm", ["sync"]),
         ("algo.tau", ["1e-05"], "algo.tau", ["1e-05"]),
         ("cluster.slow_nodes.15", ["1.5"], "gradient time of node 15, times the others'", ["1.5"]),

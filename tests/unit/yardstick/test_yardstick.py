@@ -70,7 +70,6 @@ def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
     [
         ("yardstick --redraw", "--redraw needs the runs of these tables in"),
         ("yardstick --claim J1", "yardstick must be without --claim, which belongs to papers"),
-        ("yardstick jin2016", "yardstick must be without another PAPER"),
         ("yardstick --on slurm", "yardstick must be without --on"),
     ],
 )
