@@ -74,9 +74,7 @@ def test_ranks_and_steps_that_do_not_exist_are_refused(rank: int, step: int):
 @each_row(
     ("samples", "nodes", "batch_size", "message"),
     [
-        (1437, 32, 64, "batch_size must be <= 44 (a worker's share: 1437 samples / 32 nodes), got 64"),
         (100, 101, 1, "nodes must be <= 100 (the training samples), got 101"),
-        (100, 0, 1, "nodes must be >= 1, got 0"),
         (100, 1, 0, "batch_size must be >= 1, got 0"),
     ],
 )

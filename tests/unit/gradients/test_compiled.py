@@ -6,7 +6,6 @@ import ctypes
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ from tests.support.kernels import require_kernels
 from tests.support.networks import CLASSES, EPS, Branching, Normed, problem_of
 from tests.support.simulate import experiment
 from tests.unit.gradients.test_evaluators import EXACT, assert_close, evaluate, pending_gradients
-from tests.unit.gradients.test_side_by_side import torch_threads
 
 DOUBLE = "precision=fp64"
 
@@ -178,12 +176,6 @@ class Functions(nn.Module):
         return self.linear(F.adaptive_avg_pool2d(torch.tanh(F.gelu(x)), 2).flatten(1))
 
 
-@each_row("batch_size", [3, 16])
-def test_functions_are_the_layers_of_their_names(batch_size: int) -> None:
-    assert_agree(problem_with(Functions(), batch_size, DOUBLE))
-    assert_agree(problem_with(Functions(), batch_size), 1e-4)
-
-
 class Arithmetic(nn.Module):
     """Operators between values, parameters, buffers and numbers on either side, in place and not, and layers that are
     called several times or share a weight."""
@@ -290,26 +282,6 @@ def test_an_activation_is_that_of_torch_over_the_whole_range(layer: nn.Module, d
 @given(module=networks(), batch_size=st.integers(2, 18))
 def test_random_networks_have_the_gradients_of_the_loop(module: nn.Module, batch_size: int) -> None:
     assert_agree(problem_with(module, batch_size, DOUBLE))
-
-
-@settings(max_examples=10)
-@given(data=st.data(), batch_size=st.sampled_from([5, 16]))
-def test_what_is_computed_beside_it_changes_no_bit(data: st.DataObject, batch_size: int) -> None:
-    of = problem_with(Small(), batch_size)
-    alone, together = pending_gradients(of, 9), pending_gradients(of, 9)
-    one = CompiledEvaluator(of, 9)
-    for item in alone:
-        one.evaluate([item])
-    order, cuts = data.draw(st.permutations(range(9))), sorted(data.draw(st.sets(st.integers(1, 8))))
-    with torch_threads(data.draw(st.integers(1, 3))):
-        several = CompiledEvaluator(of, 9)
-        for begin, end in pairwise([0, *cuts, 9]):
-            several.evaluate([together[index] for index in order[begin:end]])
-    for item, other in zip(alone, together, strict=True):
-        for left, right in ((item.value, other.value), (item.buffers, other.buffers), (item.loss, other.loss)):
-            assert left is not None
-            assert right is not None
-            assert torch.equal(left, right)
 
 
 def use_lesser_processor(monkeypatch: pytest.MonkeyPatch, extension: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.problem.precision import Unsuitable, prepare, tolerate_missing
+from dsgd.problem.precision import prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.each_row import each_row
 from tests.support.simulate import experiment
@@ -119,13 +119,6 @@ def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
     assert all(kernel.is_contiguous(memory_format=torch.channels_last) for kernel in kernels)
     addresses = range(of.start.data_ptr(), of.start.data_ptr() + of.start.nbytes)
     assert all(kernel.data_ptr() in addresses for kernel in kernels)
-
-
-def test_what_a_device_cannot_do_is_one_line() -> None:
-    for precision in ("fp32", "fp64", "bf16", "fp16"):
-        prepare(precision, CPU)
-    with pytest.raises(Unsuitable, match=r"^precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"):
-        prepare("tf32", CPU)
 
 
 @each_row("precision", ["fp32", "tf32", "fp64"])

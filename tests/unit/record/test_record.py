@@ -78,22 +78,6 @@ def test_a_checkpoint_with_one_wrong_byte_is_refused(tmp_path: Path) -> None:
             read_header(path)
 
 
-@each_row(
-    "content", [b"hello\n", b"\xff\xfe\n\x00", b"[1, 2]\n", b"{}\n", b'{"dsgd_checkpoint": 999}\nxyz', b"\n", b"null"]
-)
-def test_other_files_are_no_checkpoints(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "something"
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"^resume must be a checkpoint of dsgd"):
-        read_header(path)
-
-
-def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(CheckpointError, match=f"^resume must be a checkpoint or a folder with {NAME}, got {path}"):
-            find_checkpoint(str(path))
-
-
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
     """A limit on the size of files fails a write in its midst, as a full disk does; Python ignores SIGXFSZ."""

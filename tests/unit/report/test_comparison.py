@@ -151,7 +151,6 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
 @each_row(
     ("options", "message"),
     [
-        ({"x": "nods"}, "--x must be a key of the runs, got 'nods'; did you mean nodes"),
         ({"x": "algo.overlap"}, "--x algo.overlap: 18 of 36 runs have no such key (gossip)"),
         ({"x": "nodes", "lines": ["algo"]}, "differ in optimizer.lr: name it in --lines, --panels or --best-over"),
         ({"x": "nodes", "best": "lr", "y": "discrepancy"}, "--best-over needs a loss, an accuracy, a time or a rate"),

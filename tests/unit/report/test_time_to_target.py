@@ -83,17 +83,6 @@ def test_a_rule_that_there_is_not_ends_in_one_line(tmp_path: Path):
         time_to_target_s(run_with(tmp_path / "b", {0: 1.0}, **SMOOTHED | {"target.window": 2}))
 
 
-def test_a_curve_that_falls_back_has_a_first_crossing_and_a_later_one_that_stays(tmp_path: Path):
-    """0.8 to 1.0 in 1 s meets 0.9 in the middle; then below, then from 0.7 to 1.0 in 3 s: after two thirds of it."""
-    run = run_with(tmp_path / "run", {0: 0.8, 1: 1.0, 2: 0.7, 5: 1.0, 6: 0.95})
-    first, stable = crossings(run).first, crossings(run).stable
-    assert first is not None
-    assert stable is not None
-    assert (first.time_s, first.resolution_s) == pytest.approx((0.5, 1))
-    assert (stable.time_s, stable.resolution_s) == pytest.approx((4.0, 3))
-    assert time_to_target_s(run) == pytest.approx(4.0)
-
-
 def test_a_curve_below_its_target_at_the_end_has_not_reached_it(tmp_path: Path):
     run = run_with(tmp_path / "run", {0: 0.1, 1: 0.95, 2: 0.89})
     assert crossings(run).first is not None

@@ -109,7 +109,6 @@ def test_arguments_of_a_users_function_are_its_own() -> None:
 @each_row(
     ("typed", "line"),
     [
-        ("cluster.bandwidth=10ms", "cluster.bandwidth must be in bit/s, got 10ms; like 10Gbit/s or 1.25GB/s"),
         (
             "cluster.stalls=[{node:3,start_s:10MB,duration_s:1}]",
             "cluster.stalls[0].start_s must be in s, got 10MB; like 10ms or 5min",

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from dsgd.report.contest import contest
 from dsgd.report.interval import Estimate
-from dsgd.report.style import curve_style, drawing
 from dsgd.report.winner_map import MapCell, map_cell, map_figure, map_table, write_map
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
@@ -32,46 +26,6 @@ def cells() -> list[MapCell]:
         MapCell({"cluster.bandwidth": 1e7, "nodes": 16}, "gossip, tau=4", "gossip", TIE, False),
         MapCell({"cluster.bandwidth": 1e7, "nodes": 8}, "", "", NONE, True),
     ]
-
-
-def drawn(shown: Sequence[MapCell], width: str = "wide") -> Figure:
-    with drawing(width):
-        figure = map_figure(shown)
-        FigureCanvasAgg(figure).draw()
-    return figure
-
-
-def boxes(figure: Figure) -> dict[tuple[float, float], Rectangle]:
-    """The cells by the place of their middle: from the left, from the top."""
-    patches = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
-    return {(patch.get_x() + 0.5, patch.get_y() + 0.5): patch for patch in patches}
-
-
-def test_a_cell_has_the_colour_and_name_of_its_winner_and_its_lead():
-    figure = drawn(cells())
-    (axes,) = figure.axes
-    found = boxes(figure)
-    assert set(found) == {(1, 0), (0, 0), (0, 1)}
-    assert to_hex(found[1, 0].get_facecolor()) == curve_style(0, 0)["color"]
-    assert to_hex(found[0, 0].get_facecolor()) == curve_style(3, 0)["color"]
-    assert [bool(found[place].get_hatch()) for place in ((1, 0), (0, 0), (0, 1))] == [False, True, True]
-    assert found[0, 1].get_hatch() != found[0, 0].get_hatch()
-    texts = {text.get_position(): text.get_text() for text in axes.texts}
-    assert texts == {(1, 0): "sync\n1.7×", (0, 0): "gossip, tau=4\n1.1× ○", (0, 1): "nobody"}
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["10", "100"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["16", "8"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("bandwidth (Mbit/s)", "nodes")
-    entries = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert entries == ["gossip", "sync", "nobody", "tie", "derived"]
-
-
-def test_over_one_key_a_map_is_one_row():
-    shown = [MapCell({"nodes": n}, "sync", "sync", CLEAR, True) for n in (16, 8, 32)]
-    (axes,) = drawn(shown).axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16", "32"]
-    assert not axes.get_yticklabels()
-    entries = [text.get_text() for text in drawn(shown).legends[0].get_texts()]
-    assert entries == ["sync"]
 
 
 def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):

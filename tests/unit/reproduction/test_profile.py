@@ -6,12 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.report.contest import Contender
-from studies.reproduction.profile import FEWEST, profile_figure, profiles, settings_of
+from studies.reproduction.profile import FEWEST, profiles, settings_of
 from tests.support.contenders import contender
 from tests.support.logged import contest
 
@@ -56,11 +55,3 @@ def test_contenders_that_need_other_budgets_or_no_gradients_again_share_a_settin
     short = ran(one("sync", 8, 2.0), engine={"name": "sim", "gradients": "none"}, budget={"steps": 256})
     long = ran(one("easgd", 8, 3.0), engine={"name": "sim", "gradients": "auto"}, budget={"steps": 512})
     assert settings_of(contest(short, long)) == [{"sync": 2.0, "easgd": 3.0}]
-
-
-def test_the_figure_has_a_line_for_who_competed_often_enough() -> None:
-    settings = [{"sync": 1.0, "gossip": 1.0 + i} for i in range(FEWEST)] + [{"sync": 1.0, "easgd": 2.0}]
-    figure = profile_figure(profiles(settings))
-    (axes,) = figure.axes
-    drawn = {tuple(np.asarray(line.get_ydata())[[0, -1]]) for line in axes.lines}
-    assert drawn == {(1.0, 1.0), (1 / FEWEST, 1.0)}

@@ -218,7 +218,6 @@ def test_push_sum_contracts_by_the_gap_in_the_long_run():
 @each_row(
     ("build", "text"),
     [
-        (lambda: Hypercube().build(12, 0), "topology=hypercube needs nodes to be a power of two, got nodes=12"),
         (lambda: Torus().build(7, 0), "topology=torus needs nodes = rows x columns, both >= 2, got nodes=7"),
         (
             lambda: irregular().check_doubly_stochastic("a"),
