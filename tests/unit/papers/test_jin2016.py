@@ -118,20 +118,6 @@ def test_j2_asks_for_a_lower_loss_in_no_more_time(
     assert claims.j2({"many_uneven": found, "hundred": found}).verdict is verdict
 
 
-@each_row(("lost", "verdict"), [(0.0, PASS), (0.049, PASS), (0.051, FAIL)])
-def test_j5_counts_the_steps_of_the_others(lost: float, verdict: Verdict) -> None:
-    def steps(others: float, slow: float) -> list[float]:
-        return [others] * 3 + [slow] + [others] * 4
-
-    def lag(gossip: float, sync: float) -> Logged:
-        return logged.study(
-            logged.run("gossip", worker_steps=steps(gossip, 1)), logged.run("sync", worker_steps=steps(sync, 1))
-        )
-
-    found = {"equal": lag(1000, 1000), "slow": lag(1000 * (1 - lost), 250), "paused": lag(1000, 0)}
-    assert claims.j5(found).verdict is verdict
-
-
 @each_row(("share", "verdict"), [(1.0, PASS), (1.14, PASS), (1.2, FAIL)])
 def test_j6_finds_the_knee(share: float, verdict: Verdict) -> None:
     """A server of 10 Gbit/s and 46.8 MB serves tau t B / N + 2 workers that take 0.2 s for a gradient."""

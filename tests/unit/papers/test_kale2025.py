@@ -8,16 +8,9 @@ from dataclasses import replace
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from studies.papers.kale2025 import (
-    COMPUTE_H,
-    DELAYS,
-    DENSE_H,
-    GRADIENT_S,
-    LATE,
     LIMITED,
     OVERLAPS,
     PERIODS,
-    PUBLISHED,
-    b8,
     b9,
 )
 from studies.reproduction.logged import Logged
@@ -27,29 +20,6 @@ from tests.support.contenders import contender, run_reaching
 from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
-HOURS = {
-    "data_parallel": DENSE_H,
-    **dict(zip((f"delay_{delay}" for delay in DELAYS), (0.94, 0.887, COMPUTE_H), strict=True)),
-    **dict.fromkeys(LATE, COMPUTE_H),
-}
-JUDGED = [name for name in HOURS if name != f"delay_{DELAYS[-1]}"]
-
-
-def timed(hours: float) -> Logged:
-    """Return a run of 100 steps of a training that takes so long; with another bandwidth it takes twice as long."""
-    return logged.study(
-        *(
-            logged.run(settings={"cluster.bandwidth": rate}, time_s=factor * 100 * GRADIENT_S, steps=100)
-            for rate, factor in ((PUBLISHED, hours / COMPUTE_H), (PUBLISHED / 2, 2 * hours / COMPUTE_H))
-        )
-    )
-
-
-@each_row("name", JUDGED)
-@each_row(("factor", "verdict"), [(1.0, PASS), (1.009, PASS), (0.989, FAIL), (1.011, FAIL)])
-def test_b8_allows_one_percent(name: str, factor: float, verdict: Verdict) -> None:
-    found = {study: timed(hours * (factor if study == name else 1)) for study, hours in HOURS.items()}
-    assert b8(found).verdict is verdict
 
 
 def line(olr: float, growth: float) -> Run:

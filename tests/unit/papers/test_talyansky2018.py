@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,20 +16,6 @@ from tests.support.contenders import contender
 from tests.support.each_row import each_row
 
 PASS, FAIL, EXPLAINED, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.EXPLAINED, Verdict.INCONCLUSIVE
-IDLE = {2: 0.703, 4: 0.406, 8: 0.0, 16: 0.0}  # of an all-reduce of 0.3366 s and gradients of 0.1 s
-
-
-def idle(**changes: float) -> Logged:
-    shares = IDLE | {int(tau.removeprefix("tau")): share for tau, share in changes.items()}
-    runs = [logged.run("delayfree", {"algo.tau": tau}, idle_fraction_mean=share) for tau, share in shares.items()]
-    return logged.study(*runs)
-
-
-@each_row(
-    ("changes", "verdict"), [({}, PASS), ({"tau2": 0.72}, PASS), ({"tau2": 0.73}, FAIL), ({"tau16": 0.021}, FAIL)]
-)
-def test_t1_holds_every_tau_against_the_closed_form(changes: dict[str, float], verdict: Verdict) -> None:
-    assert talyansky2018.t1({"idle": idle(**changes)}).verdict is verdict
 
 
 def accuracies(gains: Sequence[float]) -> Logged:
@@ -120,16 +105,3 @@ def test_the_closed_form_of_a_distance_is_that_of_the_recursion(nodes: int, tau:
             state = exchange @ state @ exchange.T
         apart = np.trace(centred @ state[:nodes, :nodes] @ centred) / nodes
         assert talyansky2018.expected_distance(nodes, tau, step) == pytest.approx(talyansky2018.DIM * apart)
-
-
-def machines(gain: float) -> Logged:
-    alone, four = (
-        replace(found, runs=[replace(run, config=run.config | {"nodes": nodes}) for run in found.runs])
-        for nodes, found in zip((1, 4), accuracies([gain] * 5).contenders, strict=True)
-    )
-    return logged.contest(alone, four)
-
-
-@each_row(("gain", "verdict"), [(-0.004, PASS), (-0.006, FAIL)])
-def test_t7_wants_four_machines_within_half_a_point_of_one(gain: float, verdict: Verdict) -> None:
-    assert talyansky2018.t7({"scaling": machines(gain)}).verdict is verdict
