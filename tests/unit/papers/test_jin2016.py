@@ -116,21 +116,3 @@ def test_j2_asks_for_a_lower_loss_in_no_more_time(
 ) -> None:
     found = hundred(sync, gossip, loss)
     assert claims.j2({"many_uneven": found, "hundred": found}).verdict is verdict
-
-
-@each_row(("share", "verdict"), [(1.0, PASS), (1.14, PASS), (1.2, FAIL)])
-def test_j6_finds_the_knee(share: float, verdict: Verdict) -> None:
-    """A server of 10 Gbit/s and 46.8 MB serves tau t B / N + 2 workers that take 0.2 s for a gradient."""
-
-    def served(tau: int, algo: str) -> list[Any]:
-        most = share * (tau * 0.2 * 1.25e9 / 46_758_048 + 2)
-        return [
-            logged.run(algo, {"nodes": nodes, "algo.tau": tau}, samples=min(nodes, most), time_s=1.0)
-            for nodes in (1, 64, 100)
-        ]
-
-    found = {
-        "served_easgd": logged.study(*served(1, "easgd"), *served(10, "easgd")),
-        "served_downpour": logged.study(*served(1, "downpour")),
-    }
-    assert claims.j6(found).verdict is verdict

@@ -99,27 +99,6 @@ def test_the_workers_of_halos_have_the_published_speeds_in_every_region() -> Non
     assert regions.mean(axis=1) == pytest.approx(regions.mean(), abs=0.1)
 
 
-def outer_steps(factor: float) -> dict[str, Logged]:
-    """Return errors under DiLoCo, iterated by hand with an outer rate that is larger by a factor."""
-    found = {}
-    for beta in douillard2023.LINE_BETAS:
-        for tau in douillard2023.LINE_PERIODS:
-            x, v, marks = 1.0, 0.0, []
-            for r in range(int(10 / douillard2023.removed(beta))):
-                marks.append({"epoch": float(r * tau), "test_loss": x * x})
-                difference = douillard2023.removed(beta) * x
-                v = beta * v + difference
-                x -= factor * douillard2023.OLR * (difference + beta * v)
-            name = f"line_{beta:g}_{tau}".replace(".", "")
-            found[name] = logged.study(logged.run("diloco", marks=marks[: 400 if beta < 0.9 else None]))
-    return found
-
-
-@each_row(("factor", "verdict"), [(1.0, PASS), (1.05, FAIL), (0.95, FAIL)])
-def test_d3_is_the_rate_of_the_iteration(factor: float, verdict: Verdict) -> None:
-    assert douillard2023.d3(outer_steps(factor)).verdict is verdict
-
-
 def competing(factor: float, **settings: float) -> Contender:
     made = contender(str(settings), [0.3 * factor] * 5, target=None)
     algo = {"name": "diloco", **settings}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -67,26 +66,6 @@ def test_t5_wants_one_of_the_others_to_grow_and_delayfree_at_no_tau(
         "methods": logged.study(*distances("easgd", easgd), *distances("downpour", downpour)),
     }
     assert talyansky2018.t5(found).verdict is verdict
-
-
-def regretful(mean: float, apart: float) -> Logged:
-    """The loss of the mean and the squared distance of the workers are so many times what is expected."""
-    runs = []
-    for nodes, tau, start in itertools.product((2, 16), (2, 32), (250.0, 300.0)):
-        marks = [
-            {
-                "train_loss": (mean if step else 1.0) * talyansky2018.expected_loss(start, nodes, step),
-                "consensus_distance": (apart * talyansky2018.expected_distance(nodes, tau, step)) ** 0.5,
-            }
-            for step in range(0, 993, talyansky2018.APART)
-        ]
-        runs.append(logged.run("delayfree", {"nodes": nodes, "algo.tau": tau}, marks))
-    return logged.study(*runs)
-
-
-@each_row(("mean", "apart", "verdict"), [(1.0, 1.0, PASS), (1.04, 1.04, PASS), (1.06, 1.0, FAIL), (1.0, 0.94, FAIL)])
-def test_t6_holds_regret_against_its_closed_forms(mean: float, apart: float, verdict: Verdict) -> None:
-    assert talyansky2018.t6({"regret": regretful(mean, apart)}).verdict is verdict
 
 
 @each_row(("nodes", "tau"), [(2, 2), (4, 8), (3, 6)])
