@@ -64,14 +64,6 @@ def test_changes_are_in_code_that_runs_and_not_in_messages_types_or_what_is_show
     assert {(lines[site.number].strip(), site.changed) for site in sites(SOURCE)} == CHANGED
 
 
-def test_one_line_differs() -> None:
-    from benchmarks.mutations import replaced, sites
-
-    for site in sites(SOURCE):
-        pairs = zip(SOURCE.splitlines(), replaced(SOURCE, site.number, site.changed).splitlines(), strict=True)
-        assert [i for i, (old, new) in enumerate(pairs) if old != new] == [site.number]
-
-
 def test_the_choice_is_the_same_each_time_and_has_one_change_of_a_line(checkout: Path) -> None:
     from benchmarks.mutations import choose
 

@@ -41,10 +41,7 @@ def test_all_of_them_are_known() -> None:
     [
         (MODEL, "model.arguments={width: 3}", "model", {"width": 3}),
         (MODEL, "model.arguments.width=3", "model", {"width": 3}),
-        (MODEL, "+model.arguments={width: 3}", "model", {"width": 3}),
-        (MODEL, "++model.arguments.width=3", "model", {"width": 3}),
         (DATA, "data.arguments={folder: {a: [1]}}", "data", {"folder": {"a": [1]}}),
-        (DATA, "data.arguments.folder=x", "data", {"folder": "x"}),
     ],
 )
 def test_arguments(choice: tuple[str, ...], override: str, group: str, expected: dict[str, Any]) -> None:
@@ -54,7 +51,6 @@ def test_arguments(choice: tuple[str, ...], override: str, group: str, expected:
 @each_row(
     ("overrides", "expected"),
     [
-        (["cluster.slow_nodes={2: 1.5}"], {2: 1.5}),
         (["cluster.slow_nodes.2=1.5"], {2: 1.5}),
         (["experiment=slow_network", "cluster.slow_nodes={2: 1.5}"], {2: 1.5, 3: 3.0}),
         (["experiment=slow_network", "cluster.slow_nodes.2=1.5"], {2: 1.5, 3: 3.0}),

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from dsgd.data.grammar import generated_text
 from dsgd.data.partition import Partition
 from dsgd.data.text_windows import TextWindows, windows
-from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.models.transformers import Transformer
@@ -20,9 +19,7 @@ from dsgd.problem.problem import Problem
 from dsgd.streams import stream
 from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
-from tests.support.networks import CLASSES
-from tests.support.simulate import experiment
-from tests.unit.gradients.test_compiled import DOUBLE, assert_agree, problem_with, use_lesser_processor
+from tests.unit.gradients.test_compiled import assert_agree, use_lesser_processor
 from tests.unit.gradients.test_evaluators import pending_gradients
 
 BYTES = 256
@@ -136,29 +133,6 @@ def test_evaluation_of_a_text_model_is_that_of_the_module() -> None:
     measured = of.evaluate(item.snapshot, item.buffers, test=True)
     assert (measured.accuracy, measured.top5) == (right.accuracy, right.top5)
     assert measured.loss == pytest.approx(right.loss, rel=1e-12)
-
-
-def own_convnet(drop: float) -> nn.Module:
-    """What a user brings: group norm, GELU, a residual and dropout."""
-
-    class Residual(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + F.dropout(F.gelu(self.norm(self.conv(x))), drop, self.training)
-
-    first = [nn.Conv2d(1, 8, 3, padding=1), nn.Dropout(drop), nn.ReLU(), Residual(), nn.AvgPool2d(2)]
-    return nn.Sequential(*first, nn.Flatten(), nn.Dropout(drop, inplace=True), nn.Linear(128, CLASSES))
-
-
-@each_row(("batch_size", "drop"), [(5, 0.3), (16, 0.7), (3, 0.0)])
-def test_dropout_drops_what_the_loop_drops(batch_size: int, drop: float) -> None:
-    assert_agree(problem_with(own_convnet(drop), batch_size, DOUBLE))
-    of = problem_with(own_convnet(drop), batch_size)
-    chosen = choose_evaluator(experiment("nodes=3"), of)  # which holds steps of own code against the module's
-    assert chosen.name == "compiled"
 
 
 @each_row(

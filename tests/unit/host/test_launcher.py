@@ -181,7 +181,6 @@ def test_jobs_and_their_steps_have_ids_and_ports_of_their_own() -> None:
         (BY_HAND | {"MASTER_PORT": "65536"}, "MASTER_PORT must be in 1..65535, got 65536"),
         (BY_HAND | {"MASTER_PORT": "2_9500"}, "MASTER_PORT must be an integer >= 1, got '2_9500'"),
         (STEP | {"RANK": "2"}, "RANK='2' contradicts SLURM_PROCID='3'"),
-        (STEP | {"SLURM_STEP_NODELIST": "n[1"}, "SLURM_STEP_NODELIST must be a list of hosts like n[1-3,7],m5, got "),
     ],
 )
 def test_nonsense_and_contradictions_are_one_line_with_names_and_values(
@@ -197,12 +196,6 @@ def test_nonsense_and_contradictions_are_one_line_with_names_and_values(
 def test_half_of_a_launcher_is_an_error(missing: str) -> None:
     with pytest.raises(ValueError, match=f"^{missing} must be set where "):
         launch({name: value for name, value in BY_HAND.items() if name != missing})
-
-
-@each_row("missing", ["SLURM_JOB_ID", "SLURM_PROCID", "SLURM_LOCALID"])
-def test_half_of_a_step_is_an_error(missing: str) -> None:
-    with pytest.raises(ValueError, match=f"^{missing} must be set where "):
-        launch({name: value for name, value in STEP.items() if name != missing})
 
 
 @each_row(

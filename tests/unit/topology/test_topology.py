@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib.resources import files
 from math import cos, pi
 
 import networkx as nx
 import numpy as np
 import pytest
-from hydra.utils import instantiate
-from omegaconf import OmegaConf
 
 from dsgd.topology import (
     BinaryTree,
@@ -109,15 +106,6 @@ def test_one_node_is_alone_and_two_average_in_one_step(config: TopologyConfig):
     assert topology.rows == (({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}),)
     assert (topology.sources(0), topology.targets(1)) == ((1,), (0,))
     assert topology.spectral_gap == 1
-
-
-@pytest.mark.parametrize("choice", sorted(p.name for p in files("dsgd.conf").joinpath("topology").iterdir()))
-def test_every_yaml_builds_the_topology_it_is_named_after(choice: str):
-    """The word users type is the name of the topology; the first line of the file says what it is."""
-    text = files("dsgd.conf").joinpath("topology", choice).read_text()
-    topology = instantiate(OmegaConf.create(text)).build(nodes=8, seed=0)
-    assert f"{topology.name}.yaml" == choice
-    assert text.startswith("# ")
 
 
 # --- closed forms
