@@ -127,10 +127,6 @@ def checkpointed_in_part() -> nn.Module:
     return Checkpointed(True, None, False)
 
 
-def checkpointed_once_early() -> nn.Module:
-    return Checkpointed(True, None, None)
-
-
 class Trained(Two):
     """A backward pass of its own, beside that of the run."""
 
@@ -229,15 +225,6 @@ def cumulative_of_torch() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=None), nn.Linear(16, 10))
 
 
-def shared_statistics() -> nn.Module:
-    """Two norms with one running mean."""
-    first, second = nn.BatchNorm1d(16), nn.BatchNorm1d(16)
-    second.running_mean = first.running_mean
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 16), first, nn.ReLU(), nn.Linear(16, 16), second, nn.Linear(16, 10)
-    )
-
-
 class Clamped(Two):
     """Keeps its weights small."""
 
@@ -323,14 +310,12 @@ LOOP: dict[str, str] = {  # by name, and what the line says
     "OtherTensors": "the parameter a.weight, a ",
     "Checkpointed": "the function CheckpointFunction of Checkpointed",
     "checkpointed_in_part": "CheckpointFunction",
-    "checkpointed_once_early": "CheckpointFunction",
     "Counting": "count, which Counting changes",
     "Logging": "log, which Logging changes",
     "Remembering": "SEEN, which Remembering changes",
     "CentredInPlace": "part and mean, which share memory",
     "Scheduled": "the buffer signal of complex numbers",
     "cumulative_of_torch": "without momentum",
-    "shared_statistics": "BatchNorm1d.running_mean and BatchNorm1d.running_mean, which share memory",
     "Clamped": "parameters that Clamped changes",
     "ViewOfAWeight": "part and b.weight, which share memory",
     "Fourier": "the parameter w of complex numbers",

@@ -63,13 +63,11 @@ def test_marks_are_the_least_interval_apart(evaluation: Evaluation, interval: fl
 @each_row(
     ("make", "message"),
     [
-        (lambda: Evaluation(every_steps=0), "every_steps must be > 0 or null, got 0"),
         (lambda: Evaluation(batch_norm="none"), "batch_norm must be auto, average or recalibrate, got 'none'"),
         (lambda: Evaluation(diverged_factor=1.0), "diverged_factor must be > 1, got 1.0"),
         (lambda: Target(accuracy=0), "accuracy must be in (0, 1] or null, got 0"),
         (lambda: Target(stop=True), "stop must be false without target.accuracy or target.loss, got true"),
         (lambda: Schedule(warmup_epochs=-1), "warmup_epochs must be finite and >= 0, got -1"),
-        (lambda: SGD(lr=-1), "lr must be in [0, 1e+30], got -1"),
         (lambda: SGD(momentum=1.0), "momentum must be in [0, 1), got 1.0"),
         (lambda: AdamW(betas=[0.9]), "betas must be two numbers in [0, 1), got [0.9]"),
         (lambda: SGD(nesterov=True), "nesterov must be false when optimizer.momentum is 0, got true"),

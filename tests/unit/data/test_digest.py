@@ -16,29 +16,22 @@ from dsgd.data.partition import Partition
 from dsgd.runner.configuration import configure
 from tests.support.each_row import each_row
 from tests.support.simulate import values_of
+from tests.unit.data.test_decoding import Made
 
 SIZE = 300
-
-
-class Listed:
-    """Sample i as a function gives it."""
-
-    def __init__(self, sample: Callable[[int], tuple[Any, int]], count: int = SIZE) -> None:
-        self.sample, self.count = sample, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return self.sample(index)
 
 
 def plain(index: int) -> tuple[torch.Tensor, int]:
     return torch.tensor([float(index), 1.0]), index % 3
 
 
-def items(train: Listed | None = None, test: Listed | None = None, classes: int = 3) -> Items:
-    train, test = train or Listed(plain), test or Listed(plain, 40)
+def listed(sample: Callable[[int], tuple[Any, int]], count: int = SIZE) -> Made:
+    """Return a set whose sample i a function gives."""
+    return Made(sample, count)
+
+
+def items(train: Made | None = None, test: Made | None = None, classes: int = 3) -> Items:
+    train, test = train or listed(plain), test or listed(plain, 40)
     return Items("mine", train, test, classes, (2,), Partition(len(train), 2, 4, 0), torch.float32)
 
 
@@ -67,13 +60,13 @@ def test_one_other_sample_or_label_shows() -> None:
     first = data_digest(items())
     assert difference(first, data_digest(items())) is None
     for part, other in {
-        "training samples": items(Listed(plain, SIZE - 1)),
-        "test samples": items(test=Listed(plain, 39)),
+        "training samples": items(listed(plain, SIZE - 1)),
+        "test samples": items(test=listed(plain, 39)),
         "numbers of classes": items(classes=4),
-        "training labels": items(Listed(changed(7, label=0))),
-        "training inputs": items(Listed(changed(299, value=[299.0, 1.5]))),
-        "test labels": items(test=Listed(changed(0, label=1), 40)),
-        "test inputs": items(test=Listed(changed(39, value=[0.0, 0.0]), 40)),
+        "training labels": items(listed(changed(7, label=0))),
+        "training inputs": items(listed(changed(299, value=[299.0, 1.5]))),
+        "test labels": items(test=listed(changed(0, label=1), 40)),
+        "test inputs": items(test=listed(changed(39, value=[0.0, 0.0]), 40)),
     }.items():
         assert difference(first, data_digest(other)) == part
 
@@ -94,10 +87,10 @@ def test_what_is_drawn_from_global_streams_while_reading_is_no_difference() -> N
     random.seed(1)
     np.random.seed(1)
     torch.manual_seed(1)
-    first = data_digest(items(Listed(drawn)))
+    first = data_digest(items(listed(drawn)))
     assert later() == expected
     assert first["training inputs"]
-    assert difference(first, data_digest(items(Listed(drawn)))) is None
+    assert difference(first, data_digest(items(listed(drawn)))) is None
 
 
 def test_inputs_that_never_come_twice_are_not_compared_and_their_labels_are() -> None:
@@ -106,10 +99,10 @@ def test_inputs_that_never_come_twice_are_not_compared_and_their_labels_are() ->
     def drawn(index: int) -> tuple[np.ndarray, int]:
         return rng.random(2), index % 3
 
-    first = data_digest(items(Listed(drawn)))
+    first = data_digest(items(listed(drawn)))
     assert first["training inputs"] == {}
-    assert difference(first, data_digest(items(Listed(drawn)))) is None
-    others = Listed(lambda index: (rng.random(2), (index + 1) % 3))
+    assert difference(first, data_digest(items(listed(drawn)))) is None
+    others = listed(lambda index: (rng.random(2), (index + 1) % 3))
     assert difference(first, data_digest(items(others))) == "training labels"
 
 
@@ -120,4 +113,4 @@ def test_data_that_take_long_to_read_are_compared_as_far_as_both_have_come(monke
     assert set(part["training labels"]) < set(whole["training labels"])
     assert difference(part, whole) is None
     assert difference(whole, part) is None
-    assert difference(data_digest(items(Listed(lambda index: (plain(index)[0], 0)))), whole) == "training labels"
+    assert difference(data_digest(items(listed(lambda index: (plain(index)[0], 0)))), whole) == "training labels"

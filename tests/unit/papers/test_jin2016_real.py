@@ -86,28 +86,6 @@ def test_a_crossover_is_ahead_on_sixteen_nodes_and_behind_on_sixty_four(
     assert claims.j3(races({16: sixteens, 64: sixty_fours})).verdict is verdict
 
 
-def test_a_variant_that_may_pass_is_not_hidden_by_another_that_certainly_fails() -> None:
-    evidence = races(dict.fromkeys(claims.FEW, LEVEL))
-    assert claims.j1(evidence).verdict is FAIL
-    for nodes in claims.FEW:
-        name = claims.race_on(nodes)
-        evidence[name] = with_uncertain_push(evidence[name])
-    assert claims.j1(evidence).verdict is Verdict.INCONCLUSIVE
-
-
-def with_uncertain_push(raced: Logged) -> Logged:
-    """Return a race in which push gossip with tau = 1 takes 1 to 50 s under a jitter of 10 %, where others take 10."""
-    uncertain = contender("gossip", [1.0, 1.0, 1.0, 50.0, 50.0, 50.0, 1.0, 50.0, 1.0, 50.0], raced.contenders[0].nodes)
-    contenders = []
-    for each in raced.contenders:
-        setting = each.runs[0].setting
-        if (setting("algo.mode"), setting("algo.tau")) == ("push", 1):
-            pairs = zip(each.runs, uncertain.runs, strict=True)
-            each = replace(each, runs=[replace(other, config=run.config) for run, other in pairs])
-        contenders.append(each)
-    return replace(raced, contenders=tuple(contenders))
-
-
 @each_row(("seldom", "verdict"), [(1200.0, PASS), (1300.0, FAIL)])
 def test_samples_of_a_longer_period_decide_its_cost(seldom: float, verdict: Verdict) -> None:
     assert claims.j4(races({8: LEVEL}, samples={1: 1000.0, 10: seldom})).verdict is verdict

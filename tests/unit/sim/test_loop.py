@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.worker import Pull, Push, Request
 
 TIMES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 1e9])
 
@@ -62,56 +60,3 @@ def test_actions_are_never_compared() -> None:
         loop.at(1.0, happened.append, item)
     drain(loop)
     assert len(happened) == 3
-
-
-class Answers:
-    """Answers every request after a while, with the number of requests before it."""
-
-    def __init__(self, loop: EventLoop) -> None:
-        self.loop = loop
-        self.count = 0
-
-    def perform(self, task: Task[object], request: Request) -> None:
-        delay = float(request.peer) if isinstance(request, (Pull, Push)) else 0.0
-        self.loop.at(self.loop.now + delay, task.resume, self.count)
-        self.count += 1
-
-
-def test_a_task_runs_to_its_first_request_at_once_and_hands_on_its_result() -> None:
-    loop = EventLoop()
-    answers = Answers(loop)
-    seen: list[object] = []
-
-    async def child(seconds: int) -> str:
-        seen.append(("child begins", seconds, loop.now))
-        await Pull(seconds)
-        seen.append(("child ends", seconds, loop.now))
-        return f"slept {seconds}"
-
-    async def parent() -> None:
-        first, second = Task(child(3), None, answers.perform), Task(child(1), None, answers.perform)
-        first.resume()
-        second.resume()
-        seen.append(("both started", loop.now))
-        seen.append((await first, loop.now))
-        seen.append((await second, loop.now))  # ended long ago: takes no time
-
-    async def beside() -> None:
-        seen.append((await task, "several may wait for one"))
-
-    task = Task(parent(), None, answers.perform)
-    waiting = [Task(beside(), None, answers.perform) for _ in range(2)]
-    for each in (task, *waiting):
-        each.resume()
-    drain(loop)
-    assert task.finished
-    assert seen == [
-        ("child begins", 3, 0.0),
-        ("child begins", 1, 0.0),
-        ("both started", 0.0),
-        ("child ends", 1, 1.0),
-        ("child ends", 3, 3.0),
-        ("slept 3", 3.0),
-        ("slept 1", 3.0),
-        *[(None, "several may wait for one")] * 2,
-    ]
