@@ -1,18 +1,14 @@
-"""Verdicts on Decoupled DiLoCo, HALoS and the outer momentum of DiLoCo, on runs that never ran."""
+"""Verdicts on Decoupled DiLoCo and HALoS, on runs that never ran."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dsgd.report.contest import Contender
-from studies.papers import douillard2023, douillard2026, kim2025
+from studies.papers import douillard2026, kim2025
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
-from tests.support.contenders import contender
 from tests.support.each_row import each_row
 
 PASS, FAIL, OPEN = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE
@@ -97,16 +93,3 @@ def test_the_workers_of_halos_have_the_published_speeds_in_every_region() -> Non
     regions = np.array([1 / kim2025.SLOW[rank] for rank in range(16)]).reshape(4, 4)
     assert (np.diff(regions, axis=1) < 0).all()  # the local server is at the fastest worker
     assert regions.mean(axis=1) == pytest.approx(regions.mean(), abs=0.1)
-
-
-def competing(factor: float, **settings: float) -> Contender:
-    made = contender(str(settings), [0.3 * factor] * 5, target=None)
-    algo = {"name": "diloco", **settings}
-    return replace(made, runs=[replace(run, config=run.config | {"algo": algo}) for run in made.runs])
-
-
-@each_row(("short", "long", "verdict"), [(1.03, 0.9, PASS), (1.01, 0.9, FAIL), (1.03, 1.01, FAIL), (0.9, 0.9, FAIL)])
-def test_d5_wants_harm_in_short_rounds_and_none_in_long_ones(short: float, long: float, verdict: Verdict) -> None:
-    with_it = [competing(short, tau=1, beta=0.9), competing(long, tau=50, beta=0.9)]
-    without = [competing(1.0, tau=tau, beta=0) for tau in (1, 50)]
-    assert douillard2023.d5({"momentum": logged.contest(*with_it, *without)}).verdict is verdict

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contender
-from studies.papers.zhang2015.claims import CONVERGED, e1, e2, e3, e4, e5
+from studies.papers.zhang2015.claims import e2, e5
 from studies.papers.zhang2015.stability import (
     admm_radius,
     delayed_rate_bound,
@@ -18,49 +15,11 @@ from studies.papers.zhang2015.stability import (
     moving_rate_bound,
     round_robin_radius,
 )
-from studies.papers.zhang2015.studies import DELAYED, LONG, ROUND_ROBIN, WORKERS
+from studies.papers.zhang2015.studies import DELAYED, ROUND_ROBIN
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support.each_row import each_row
 from tests.support.logged import run, study
-
-START = 2.0
-RATES = (0.1, 0.2, 0.4, 0.8)
-
-
-def rates(algo: str, converging: Sequence[float]) -> Logged:
-    """Return a grid of rates, periods and workers, of which these rates converge; the largest of the others diverge."""
-    period = "algo.tau" if algo == "easgd" else "algo.n_push"
-    return study(
-        *(
-            run(
-                algo,
-                {period: tau, "nodes": nodes, "seed": seed, "optimizer.lr": rate},
-                marks=[{"test_loss": START}],
-                test_loss=CONVERGED * START * (0.99 if rate in converging else 1.01),
-                status="completed" if rate < max(RATES) or rate in converging else "diverged",
-            )
-            for tau in LONG
-            for nodes in WORKERS
-            for seed in range(5)
-            for rate in RATES
-        )
-    )
-
-
-@each_row(
-    ("elastic", "downpour", "verdict"),
-    [
-        ((0.1, 0.2, 0.4), (0.1, 0.2), Verdict.PASS),
-        ((0.2, 0.4), (0.1, 0.2), Verdict.FAIL),
-        ((0.2,), (), Verdict.PASS),
-        ((), (), Verdict.FAIL),
-        ((), (0.1,), Verdict.FAIL),
-    ],
-)
-def test_e1_compares_the_widths_of_ranges(elastic: list[float], downpour: list[float], verdict: Verdict) -> None:
-    found = {"easgd_rates": rates("easgd", elastic), "downpour_rates": rates("downpour", downpour)}
-    assert e1(found).verdict is verdict
 
 
 def line(growth: float, nodes: int = 4, **settings: float) -> Run:
@@ -112,68 +71,6 @@ def test_e5_needs_the_rate_below_to_be_stable_and_that_above_not(below: float, a
 
     found = {one.name: both(workers) for one, workers in zip(DELAYED, (2, 3, 4, 8, 16), strict=True)}
     assert e5(found).verdict is verdict
-
-
-def reaching(seconds: float, seed: int, nodes: int, algo: str, momentum: float | None) -> Run:
-    """Return a run whose test loss falls in a line through the target of 1 at this time."""
-    marks = [{"time_s": time_s, "test_loss": 2 - time_s / seconds} for time_s in (0.0, 1.5 * seconds)]
-    settings = {"nodes": nodes, "seed": seed, "algo.momentum": momentum, "target.loss": 1.0}
-    return run(algo, settings, marks, target_loss=1.0)
-
-
-def race(times: dict[str, list[float]]) -> Logged:
-    kinds = {"EAMSGD": ("easgd", 0.9), "EASGD": ("easgd", None), "Downpour": ("downpour", None)}
-    contenders = []
-    for nodes in WORKERS:
-        for name, seconds in times.items():
-            algo, momentum = kinds[name]
-            runs = [reaching(one, seed, nodes, algo, momentum) for seed, one in enumerate(seconds)]
-            contenders.append(Contender(f"{name}, {nodes}", algo, nodes, runs, {}, None, 5))
-    return Logged(tuple(one for c in contenders for one in c.runs), (), tuple(contenders))
-
-
-ALONE = study(run(marks=[{"samples": n, "test_loss": 1.0} for n in (0, 8, 10)], samples=10))
-
-
-def short_periods(seconds: float, loss: float) -> Logged:
-    """Return runs of Downpour with a short period that end after this time with this loss."""
-    return study(*(run("downpour", {"nodes": nodes}, time_s=seconds, test_loss=loss) for nodes in WORKERS))
-
-
-@each_row(
-    ("easgd", "seconds", "loss", "verdict"),
-    [
-        ([1.2] * 5, 1.0, 1.01, Verdict.INCONCLUSIVE),  # of Downpour's best period nothing is known
-        ([1.2] * 5, 1.5, 0.9, Verdict.INCONCLUSIVE),  # it takes at most so long
-        ([1.2] * 5, 1.2, 0.9, Verdict.FAIL),  # it is not later by a tenth
-        ([1.05] * 5, 1.0, 1.01, Verdict.FAIL),  # too little
-        ([1.2] * 3 + [0.9] * 2, 1.0, 1.01, Verdict.FAIL),  # the order in three seeds
-    ],
-)
-def test_e3_needs_the_order_and_the_ratios_with_downpour_at_its_best(
-    easgd: list[float], seconds: float, loss: float, verdict: Verdict
-) -> None:
-    found = {"race": race({"EAMSGD": [1.0] * 5, "EASGD": easgd, "Downpour": [2.0] * 5}), "alone": ALONE}
-    assert e3(found | {"downpour_rates_short": short_periods(seconds, loss)}).verdict is verdict
-
-
-def periods(gain: float) -> Logged:
-    """Return tau = 1, 2 and 4: 4 is best by validation, and its test accuracy so much above that of 1; that of 2 is
-    better than both."""
-    contenders = []
-    for tau, accuracy in ((1, 0.7), (2, 0.9), (4, 0.7 + gain)):
-        runs = [run("easgd", {"algo.tau": tau, "seed": seed}, test_accuracy=accuracy) for seed in range(5)]
-        contenders.append(Contender(f"tau {tau}", "easgd", 8, runs, {}, None, 5))
-    tuning = [run("easgd", {"algo.tau": tau}, test_loss=loss) for tau, loss in ((1, 0.3), (2, 0.6), (4, 0.5))]
-    return Logged(tuple(one for c in contenders for one in c.runs), tuple(tuning), tuple(contenders))
-
-
-@each_row(
-    ("gain", "later", "verdict"),
-    [(-0.0029, -0.1, Verdict.PASS), (-0.0031, -0.1, Verdict.FAIL), (-0.0031, -0.001, Verdict.EXPLAINED)],
-)
-def test_e4_takes_the_period_by_validation_and_allows_its_margin(gain: float, later: float, verdict: Verdict) -> None:
-    assert e4({"periods": periods(gain), "periods_later": periods(later)}).verdict is verdict
 
 
 @each_row(("lr_h", "stable"), [(1e-3, False), (1e-2, True)])
