@@ -84,3 +84,22 @@ def test_warm_up_without_scaling_rises_from_zero() -> None:
     assert run.learning_rate(0) == 0
     assert run.learning_rate(EPOCH) == pytest.approx(0.05, rel=1e-15)
     assert run.learning_rate(2 * EPOCH) == 0.1
+
+
+def test_a_constant_rate_is_constant() -> None:
+    run = changed(optimizer=SGD(lr=0.3))
+    assert {run.learning_rate(samples) for samples in range(0, 30_000, 777)} == {0.3}
+    assert run.peak_lr == 0.3
+
+
+@each_row("warmup", [0.0, 1.0])
+def test_the_cosine_goes_from_the_peak_to_zero(warmup: float) -> None:
+    """lr (1 + cos(pi u)) / 2, u from 0 at the warm-up's end to 1 at the budget's."""
+    schedule = Schedule(kind="cosine", warmup_epochs=warmup)
+    run = changed(schedule=schedule, optimizer=SGD(lr=0.2), budget=Budget(samples=89 * 64))
+    start, end = warmup * EPOCH, 89 * 64
+    for u in (0.0, 0.25, 0.5, 0.75, 1.0):
+        samples = start + u * (end - start)
+        expected = 0.2 * (1 + math.cos(math.pi * u)) / 2
+        assert run.learning_rate(samples) == pytest.approx(expected, rel=1e-9, abs=1e-15)  # pyright: ignore
+    assert run.learning_rate(end + 1000) == run.learning_rate(end)

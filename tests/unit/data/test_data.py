@@ -213,6 +213,17 @@ def test_shapes_do_not_depend_on_the_runs_seed():
     assert torch.equal(base.load(1, 1, 0, torch.float32)._test_images, same)
 
 
+@each_row(("resolution", "classes", "channels"), [(8, 2, 1), (13, 12, 3), (64, 5, 3)])
+def test_shapes_come_in_any_resolution_with_balanced_classes(resolution: int, classes: int, channels: int):
+    """Counts of the classes differ by at most one; every image has both the shape and its background."""
+    images, labels = Shapes(resolution, classes, channels).draw(31, np.random.default_rng(0))
+    assert images.shape == (31, channels, resolution, resolution)
+    counts = np.bincount(labels, minlength=classes)
+    assert len(counts) == classes
+    assert counts.max() - counts.min() <= 1
+    assert (np.ptp(images.reshape(31, -1).astype(int), axis=1) > 80).all()
+
+
 # --- cifar
 
 
