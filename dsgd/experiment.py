@@ -52,7 +52,7 @@ class Evaluation:
     workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
     conservation: bool = False  # record how far the sums have drifted that the algorithm conserves; a simulation only
     test_folds: bool = False  # also evaluate equal parts of the test set at the end; a simulation only
-    diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: engine/divergence.py
+    diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: rules/marks.py
 
     def __post_init__(self) -> None:
         _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")

@@ -14,8 +14,7 @@ from dsgd.cli.arguments import one_line
 from dsgd.cli.compose import RUN_FOLDER, SWEEP_FOLDER, CommandLine, Job
 from dsgd.cli.folders import owned, remove_empty
 from dsgd.cli.local_sweep import LocalSweep
-from dsgd.engines.early_imports import import_engines
-from dsgd.engines.execute import execute
+from dsgd.engines.execute import execute, import_engines
 from dsgd.host.signals import Interruption
 from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
 from dsgd.record.checkpoint_file import NAME

@@ -23,8 +23,7 @@ from typing import IO
 from dsgd.cli.arguments import one_line
 from dsgd.cli.compose import Job
 from dsgd.cli.tally import LOOK_S, Tally
-from dsgd.engines.early_imports import import_engines
-from dsgd.engines.execute import execute
+from dsgd.engines.execute import execute, import_engines
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import Interrupted, Interruption

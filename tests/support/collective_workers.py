@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import FileStore
 from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.engines.rules import buckets
+from dsgd.engines.rules import step_rules
 from dsgd.engines.sim.simulation import build_problem
 from dsgd.problem.problem import Problem
 from tests.support.forked import forked
@@ -214,7 +214,7 @@ def joined(folder: Path, rank: int, nodes: int, by_torch: bool) -> Iterator[Grou
 def work(folder: Path, rank: int, nodes: int, by_torch: bool) -> None:
     signal.alarm(GUARD_S)
     torch.set_num_threads(1)
-    buckets.MOST_BYTES = 1  # every parameter is a bucket
+    step_rules.MOST_BYTES = 1  # every parameter is a bucket
     with (folder / str(rank)).open("w", buffering=1) as held:
         with joined(folder / "first", rank, nodes, by_torch) as groups:
             for check in CHECKS:

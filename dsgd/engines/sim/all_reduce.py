@@ -1,9 +1,9 @@
-"""All-reduces of the simulated workers, one after the other: by the cost model, or message by message."""
+"""All-reduces of vectors, gradients, and the first gradients of a step: by formula, or by messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
@@ -11,13 +11,13 @@ from torch import Tensor
 from dsgd.cluster import Cluster
 from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.cluster_network import links_of
-from dsgd.engines.sim.collective_messages import Collective, CollectiveMessages
-from dsgd.engines.sim.collective_steps import SLICED, STEPS, hierarchical
-from dsgd.engines.sim.collectives import all_reduce_s, bytes_of_nodes, bytes_of_uplink
+from dsgd.engines.sim.collective_steps import SLICED, STEPS, Collective, CollectiveMessages, hierarchical
+from dsgd.engines.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
-from dsgd.engines.sim.node import PendingAllReduce
+from dsgd.engines.sim.node import Node, PendingAllReduce
 from dsgd.gradients.pending import PendingGradient
+from dsgd.worker import MeanOfFirst
 
 FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can hide behind the other two thirds
 
@@ -47,7 +47,7 @@ class AllReduces:
         self._members = nodes  # of the workers, those that are expected
         self._ports = [*range(nodes), centre]
         self._message_bytes = message_bytes
-        self._links = links_of(cluster, nodes)
+        self._cluster = cluster
         self._startup_s, self._bucket_startup_s = cluster.collective_startup_s, cluster.bucket_startup_s
         self._loop = loop
         self._network = network
@@ -66,6 +66,10 @@ class AllReduces:
             self._messages = CollectiveMessages(
                 loop, network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
             )
+
+    @cached_property
+    def _links(self) -> Links:
+        return links_of(self._cluster, self._nodes)
 
     def enter(
         self,
@@ -152,3 +156,64 @@ class AllReduces:
 def _ready_s(begin_s: float, end_s: float, share: float) -> float:
     """Return when this share of the backward pass of a gradient between two times is over."""
     return begin_s + (FORWARD + (1 - FORWARD) * share) * (end_s - begin_s)
+
+
+class Quorum:
+    """Let all workers make one step after the other, each of which takes the first gradients that are complete."""
+
+    def __init__(
+        self,
+        nodes: int,
+        loop: EventLoop,
+        all_reduces: AllReduces,
+        begin: Callable[[Node, Tensor], tuple[PendingGradient, float]],
+        finish: Callable[[Node, PendingGradient], Tensor | None],
+    ) -> None:
+        """begin: a gradient of a node at a point; returns it and when it is over. finish: returns its value, None if
+        the run ends with it."""
+        self._loop = loop
+        self._all_reduces = all_reduces
+        self._begin = begin
+        self._finish = finish
+        self._number = 0  # of the step that is under way
+        self._waiting: list[tuple[Task[Any], MeanOfFirst] | None] = [None] * nodes  # those who want the step's mean
+        self._first: dict[int, Tensor] = {}  # gradients of the step, by rank
+        self._computes = [False] * nodes
+
+    def enter(self, task: Task[Any], request: MeanOfFirst) -> None:
+        """Let a worker take part in the step under way, unless it is busy with a gradient of an earlier one."""
+        rank = task.owner.worker.rank
+        self._waiting[rank] = (task, request)
+        if not self._computes[rank]:
+            self._compute(task.owner, request.at)
+
+    def _compute(self, node: Node, at: Tensor) -> None:
+        self._computes[node.worker.rank] = True
+        gradient, end_s = self._begin(node, at)
+        self._loop.at(end_s, self._computed, node, gradient, self._number)
+
+    def _computed(self, node: Node, gradient: PendingGradient, number: int) -> None:
+        rank = node.worker.rank
+        self._computes[rank] = False
+        waiting = self._waiting[rank]
+        if waiting is None:  # the step is complete, and its mean on its way
+            return
+        _, request = waiting
+        if number < self._number:
+            self._compute(node, request.at)
+            return
+        value = self._finish(node, gradient)
+        if value is None:
+            return
+        self._first[rank] = value
+        if len(self._first) == request.count:
+            self._close()
+
+    def _close(self) -> None:
+        """End the step: all workers take part in the all-reduce of its gradients, those without one with zeros."""
+        waiting, first = self._waiting, self._first
+        self._number += 1
+        self._waiting, self._first = [None for _ in waiting], {}
+        for rank, entered in enumerate(waiting):
+            assert entered is not None  # every worker has had the mean of the step before
+            self._all_reduces.enter(entered[0], first.get(rank), self._loop.now, self._loop.now)

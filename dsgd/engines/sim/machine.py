@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from dsgd.engines.rules.buckets import bucket_count
-from dsgd.engines.rules.divergence import is_beyond, limit_of_batch
+from dsgd.engines.rules.marks import is_beyond, limit_of_batch
 from dsgd.engines.rules.shard import Shard
-from dsgd.engines.rules.step_rules import StepRules
+from dsgd.engines.rules.step_rules import StepRules, bucket_count
 from dsgd.engines.rules.task import Task, start
-from dsgd.engines.sim.all_reduce import AllReduces
-from dsgd.engines.sim.asks import Asks
+from dsgd.engines.sim.all_reduce import AllReduces, Quorum
 from dsgd.engines.sim.cluster_network import network_of
 from dsgd.engines.sim.compute_time import Processor
 from dsgd.engines.sim.downtime import Downtime, LockstepFailures, outages_of
 from dsgd.engines.sim.elastic import ElasticRestarts
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.node import Node, PendingAllReduce
-from dsgd.engines.sim.null_vector import null_vector
+from dsgd.engines.sim.node import Node, PendingAllReduce, null_vector
 from dsgd.engines.sim.pairs import Pairs
-from dsgd.engines.sim.quorum import Quorum
 from dsgd.engines.sim.restarts import Restarts
-from dsgd.engines.sim.server_failures import ServerFailures
-from dsgd.engines.sim.servers import Servers
+from dsgd.engines.sim.servers import ServerFailures, Servers
 from dsgd.experiment import Experiment
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.optim.optimizer import remembered
@@ -85,15 +80,19 @@ class Machine:
         self.downtime = Downtime() if cluster.failing is not None else None
         for rank, x in enumerate(xs):
             worker = Worker(rank, p, x, stream("algorithm", experiment.seed, rank), self, problem.layout)
-            processor = Processor(cluster, rank, experiment.seed, p, self._lockstep_failures(rank))
+            failing = None
+            if self.downtime is not None and experiment.algo.lockstep and not experiment.algo.elastic:
+                failing = LockstepFailures(rank, outages_of(experiment, rank, self.message_bytes), self.downtime)
+            processor = Processor(cluster, rank, experiment.seed, p, failing)
             buffers = start if self.timing_only else problem.start_buffers.clone()
             self.nodes.append(Node(worker, processor, start, buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         counted = (self.message_bytes, self._count_staleness)
-        served = (self._serve, self._take_call, self._server_failures())
+        failures = None if self.downtime is None else self._server_failures(self.downtime)
+        served = (self._serve, self._take_call, failures)
         self.servers = Servers(self.shards, self.server_ports, self.loop, self.network, *counted, *served)
         self.elastic: ElasticRestarts | None = None
-        self.restarts = self._restarts()
+        self.restarts = None if self.downtime is None else self._restarts(self.downtime)
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
@@ -105,8 +104,7 @@ class Machine:
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
         self.quorum = Quorum(p, self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
-        pairs = Pairs(self.nodes, self.loop, self.network, *counted)
-        asks = Asks(self.nodes, self.network, *counted, self._answer_ask, self._take_answer)
+        pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
@@ -116,14 +114,14 @@ class Machine:
             Exchange: pairs.exchange,
             Pull: pairs.pull,
             Push: pairs.push,
-            Ask: asks.send,
+            Ask: pairs.ask,
             Call: self._call,
         }
 
     def launch(self) -> None:
         """Start the algorithm on every worker."""
         for node in self.nodes:
-            self.tasks.append(self._start(self._train(node.worker), node))
+            self.tasks.append(self.start(node.worker, self._train(node.worker)))
         if self.restarts is not None:
             for rank in range(len(self.nodes)):
                 self.restarts.await_failure(rank)
@@ -158,10 +156,8 @@ class Machine:
 
     # Methods of `dsgd.worker.Engine`, which take no time
 
-    def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        return self._start(coroutine, self.nodes[worker.rank])
-
-    def _start(self, coroutine: Coroutine[Any, Any, T], node: Node) -> Task[T]:
+    def start(self, worker: Worker, coroutine: Coroutine[Any, Any, T]) -> Task[T]:
+        node = self.nodes[worker.rank]
         task = start(coroutine, node, self.perform)
         if self.restarts is not None:
             node.tasks = [*(each for each in node.tasks if not each.finished), task]
@@ -302,29 +298,22 @@ class Machine:
 
     # Nodes that fail
 
-    def _lockstep_failures(self, rank: int) -> LockstepFailures | None:
-        """Return what fails a worker whose steps others wait for, None if nothing does."""
-        algo = self.experiment.algo
-        if self.downtime is None or not algo.lockstep or algo.elastic:
-            return None
-        return LockstepFailures(rank, outages_of(self.experiment, rank, self.message_bytes), self.downtime)
-
-    def _server_failures(self) -> ServerFailures | None:
+    def _server_failures(self, downtime: Downtime) -> ServerFailures | None:
         """Return what fails servers, None if nothing does."""
         failing = self.experiment.cluster.failing
-        if self.downtime is None or failing is None or failing.server_checkpoint_s is None or not self.shards:
+        if failing is None or failing.server_checkpoint_s is None or not self.shards:
             return None
         part_bytes = self.message_bytes / len(self.shards)
         outages = [outages_of(self.experiment, port, part_bytes) for port in self.server_ports]
-        return ServerFailures(self.shards, outages, failing.server_checkpoint_s, self.loop, self.downtime)
+        return ServerFailures(self.shards, outages, failing.server_checkpoint_s, self.loop, downtime)
 
-    def _restarts(self) -> Restarts | None:
+    def _restarts(self, downtime: Downtime) -> Restarts | None:
         """Return what fails workers that others do not wait for, None if nothing does."""
         algo = self.experiment.algo
-        if self.downtime is None or (algo.lockstep and not algo.elastic):
+        if algo.lockstep and not algo.elastic:
             return None
         outages = [outages_of(self.experiment, rank) for rank in range(len(self.nodes))]
-        simulated = (self.loop, self.network, self.downtime, self.experiment.seed)
+        simulated = (self.loop, self.network, downtime, self.experiment.seed)
         shared = (self.nodes, self.servers, self.message_bytes, outages, *simulated, self._leave, self._enter_again)
         if not algo.elastic:
             return Restarts(*shared)
@@ -347,7 +336,7 @@ class Machine:
             ]
 
     def _enter_again(self, node: Node) -> None:
-        self.tasks[node.worker.rank] = self._start(self._train(node.worker), node)
+        self.tasks[node.worker.rank] = self.start(node.worker, self._train(node.worker))
 
     def _count_staleness(self, staleness: int) -> None:
         self.staleness_sum += staleness

@@ -1,4 +1,4 @@
-"""Vectors between two workers: exchanges, pulls and pushes."""
+"""Vectors between two workers: exchanges, pulls, pushes, and questions that a peer's algorithm answers on arrival."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.node import Node, PendingExchange, VectorMessage
-from dsgd.worker import Exchange, Pull, Push
+from dsgd.worker import Ask, Exchange, Pull, Push
 
 
 class Pairs:
@@ -25,12 +25,17 @@ class Pairs:
         network: Network,
         message_bytes: float,
         count_staleness: Callable[[int], None],
+        answer: Callable[[Task[Any], Node, Tensor], Tensor],
+        take: Callable[[Task[Any], Tensor], None],
     ) -> None:
+        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for."""
         self._nodes = nodes
         self._loop = loop
         self._network = network
         self._message_bytes = message_bytes
         self._count_staleness = count_staleness
+        self._answer = answer
+        self._take = take
 
     def exchange(self, task: Task[Any], request: Exchange) -> None:
         """Send the vectors of a task, which is resumed with those of all its sources."""
@@ -93,3 +98,26 @@ class Pairs:
         if not self._nodes[peer].down:
             self._nodes[peer].inbox.append((vector, task.owner.worker.rank, steps))
         task.resume()
+
+    def ask(self, task: Task[Any], request: Ask) -> None:
+        """Send the vector of a task, which is resumed with the answer, None from a peer that is down."""
+        worker = task.owner.worker
+        arguments = (task, request, worker.steps)
+        self._network.send(worker.rank, [(request.peer, self._message_bytes, self._asked, arguments)])
+
+    def _asked(self, task: Task[Any], request: Ask, steps: int) -> None:
+        asking, peer = task.owner.worker, self._nodes[request.peer]
+        if peer.down:
+            self._network.notify(request.peer, asking.rank, task.resume, None)
+            return
+        self._count_staleness(asking.steps - steps)
+        peer.received += 1
+        arguments = (task, peer, self._answer(task, peer, request.vector), peer.worker.steps)
+        self._network.send(peer.worker.rank, [(asking.rank, self._message_bytes, self._answered, arguments)])
+
+    def _answered(self, task: Task[Any], peer: Node, answer: Tensor, steps: int) -> None:
+        if task.closed:  # the worker has failed since
+            return
+        self._count_staleness(peer.worker.steps - steps)
+        task.owner.received += 1
+        self._take(task, answer)

@@ -1,20 +1,101 @@
-"""Calls of workers to the shards of a parameter server."""
+"""Calls of workers to the shards of a parameter server, which may fail, and come back with the state of their last
+checkpoint or of a replica."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any
 
 from torch import Tensor
 
+from dsgd.cluster.failures import Outage
 from dsgd.engines.rules.shard import Shard, joined, parts_of
 from dsgd.engines.rules.task import Task
+from dsgd.engines.sim.downtime import Downtime
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network, PortMessage
-from dsgd.engines.sim.server_failures import ServerFailures
 from dsgd.worker import Call
 
 Answers = dict[int, Tensor | None]  # of the shards to one call, as they arrive
+
+
+class ServerFailures:
+    """Fail servers and start them again.
+
+    A server that is down serves nothing: what comes meanwhile waits. With checkpoints it comes back with the state of
+    its latest one, every `checkpoint_s` seconds from the start, and all updates since then are lost, of this shard
+    alone; with 0 it has a replica, and loses nothing."""
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        outages: Sequence[Iterator[Outage]],
+        checkpoint_s: float,
+        loop: EventLoop,
+        downtime: Downtime,
+    ) -> None:
+        """outages: of each shard, until it has its state again."""
+        self._shards = shards
+        self._outages = outages
+        self._checkpoint_s = checkpoint_s
+        self._loop = loop
+        self._downtime = downtime
+        self._waiting: list[list[tuple[Callable[..., None], Any]] | None] = [None] * len(shards)  # of those down
+        self._numbers = [0] * len(shards)  # of the latest checkpoints
+        self._checkpoints = [self._state(shard) for shard in shards]
+
+    def begin(self) -> None:
+        """Let every server wait for its first failure."""
+        for shard in range(len(self._shards)):
+            self._await_failure(shard)
+
+    def holds(self, shard: int, action: Callable[..., None], *arguments: Any) -> bool:
+        """Tell whether a server is down; then action(*arguments) is called when it is back. Take the checkpoint of one
+        that is up, if it is due: nothing has changed since its time."""
+        waiting = self._waiting[shard]
+        if waiting is not None:
+            waiting.append((action, arguments))
+            return True
+        self._take_checkpoint(shard)
+        return False
+
+    def _state(self, shard: Shard) -> tuple[Any, int]:
+        """Return a copy of a server, and how many updates it has applied."""
+        return (copy.deepcopy(shard.server) if self._checkpoint_s else None), shard.version
+
+    def _take_checkpoint(self, shard: int) -> None:
+        if not self._checkpoint_s:
+            return
+        number = int(self._loop.now / self._checkpoint_s)
+        if number > self._numbers[shard]:
+            self._numbers[shard], self._checkpoints[shard] = number, self._state(self._shards[shard])
+
+    def _await_failure(self, shard: int) -> None:
+        now_s = self._loop.now
+        down_s, up_s = next(self._outages[shard])
+        while up_s <= now_s:
+            down_s, up_s = next(self._outages[shard])
+        if down_s < inf:
+            self._loop.at(max(down_s, now_s), self._fail, shard, up_s)
+
+    def _fail(self, shard: int, up_s: float) -> None:
+        self._take_checkpoint(shard)
+        self._waiting[shard] = []
+        self._downtime.servers.append((shard, self._loop.now, up_s))
+        if self._checkpoint_s:
+            failed, (server, version) = self._shards[shard], self._checkpoints[shard]
+            self._downtime.lost_updates += failed.version - version
+            failed.server = copy.deepcopy(server)
+            self._checkpoints[shard] = (server, failed.version)
+        self._loop.at(up_s, self._restart, shard)
+
+    def _restart(self, shard: int) -> None:
+        waiting, self._waiting[shard] = self._waiting[shard], None
+        for action, arguments in waiting or ():
+            action(*arguments)
+        self._await_failure(shard)
 
 
 class Servers:

@@ -118,7 +118,8 @@ class SimulatedTraining:
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         simulation, every_s, keep = self._simulation, self._checkpoint_every_s, self._keep_checkpoint
-        saved, left, total = time.monotonic(), simulation.left, simulation.experiment.total_samples
+        saved, total = time.monotonic(), simulation.experiment.total_samples
+        left = simulation.left if keep else 0.0
 
         def between_events() -> bool:
             nonlocal saved, left

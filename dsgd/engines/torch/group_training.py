@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dsgd.engines.rules.divergence import is_beyond, limit_of_batch
-from dsgd.engines.rules.marks import Counters, Mark, Progress, summary_of
+from dsgd.engines.rules.marks import Counters, Mark, Progress, is_beyond, limit_of_batch, summary_of
 from dsgd.engines.rules.step_rules import StepRules
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.torch.group_channel import CommunicationFailed, GroupChannel

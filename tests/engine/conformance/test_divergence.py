@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsgd.engines.rules.divergence import has_collapsed, is_beyond, limit_of_batch, limit_of_mark
+from dsgd.engines.rules.marks import has_collapsed, is_beyond, limit_of_batch, limit_of_mark
 from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.machine import Machine
 from dsgd.engines.sim.simulation import Simulation

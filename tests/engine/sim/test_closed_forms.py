@@ -17,7 +17,7 @@ from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sgp import SGP
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import COLLECTIVES, Cluster
-from dsgd.engines.rules.buckets import bucket_count
+from dsgd.engines.rules.step_rules import bucket_count
 from dsgd.experiment import Budget
 from dsgd.topology import (
     Complete,

@@ -4,7 +4,7 @@ import pytest
 
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.cluster import Cluster
-from dsgd.engines.sim.null_vector import NullVector
+from dsgd.engines.sim.node import NullVector
 from dsgd.topology import Ring
 from tests.support.timing import timed
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.engines.rules.buckets import LEAST_BYTES, MOST_BYTES, bucket_bytes, bucket_count
+from dsgd.engines.rules.step_rules import LEAST_BYTES, MOST_BYTES, bucket_bytes, bucket_count
 from tests.support.each_row import each_row
 
 

@@ -23,7 +23,7 @@ from dsgd.engines.dist.worker.averaging import Groups, finish
 from dsgd.engines.dist.worker.batches import Batch, Batches
 from dsgd.engines.dist.worker.compute_streams import ComputeStreams
 from dsgd.engines.dist.worker.pass_record import PassRecord
-from dsgd.engines.rules.buckets import bucket_bytes
+from dsgd.engines.rules.step_rules import bucket_bytes
 from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.own_code import own_function, watched
 from dsgd.problem.precision import compiling

@@ -25,7 +25,7 @@ from dsgd.engines.dist.worker.process import CoordinatorClient, result_of
 from dsgd.engines.dist.worker.quorum_steps import QuorumMember, Taken
 from dsgd.engines.dist.worker.spans import as_vector
 from dsgd.engines.dist.worker.traffic import Traffic
-from dsgd.engines.rules.divergence import Diverged
+from dsgd.engines.rules.marks import Diverged
 from dsgd.engines.rules.step_rules import StepRules
 from dsgd.engines.rules.task import Task, start
 from dsgd.experiment import Experiment

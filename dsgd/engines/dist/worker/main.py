@@ -23,7 +23,7 @@ from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.engine import WorkerEngine
 from dsgd.engines.dist.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
 from dsgd.engines.dist.worker.spans import as_vector
-from dsgd.engines.rules.divergence import limit_of_batch
+from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.shard import Shard
 from dsgd.host.gpu_facts import gpu_facts
 from dsgd.host.resources import keep_freed_memory

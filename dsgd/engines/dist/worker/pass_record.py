@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dsgd.engines.dist.worker.averaging import finish
-from dsgd.engines.rules.divergence import Diverged, is_beyond
+from dsgd.engines.rules.marks import Diverged, is_beyond
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.batches import Batches
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_thread import DeviceThread
-from dsgd.engines.rules.divergence import Diverged
+from dsgd.engines.rules.marks import Diverged
 from dsgd.problem.problem import Problem
 from tests.support.fake_cuda import FakeCuda
 from tests.support.networks import problem_of
