@@ -26,8 +26,8 @@ from torch import Tensor
 from dsgd.cli.compose import composed
 from dsgd.engines.dist.worker.averaging import Groups, finish
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.engines.dist.worker.device_thread import DeviceThread
-from dsgd.gradients.choice import GRAPH_WORK
+from dsgd.engines.dist.worker.device_vectors import DeviceThread
+from dsgd.gradients.choice import GRAPH_WORK, multiply_adds
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
 from dsgd.gradients.module_loop import LoopEvaluator
@@ -37,7 +37,6 @@ from dsgd.host.resources import cores
 from dsgd.models.library import Torchvision
 from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare, tolerate_missing
 from dsgd.problem.problem import Problem, build_problem
-from dsgd.problem.work import multiply_adds
 from dsgd.runner.configuration import configure
 from dsgd.runner.plan import choose_engine
 

@@ -19,9 +19,8 @@ from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.writer import METRICS
-from dsgd.runner.feasible import KnownModels, check_with_torch
 from dsgd.runner.gradient_time import with_shared_times
-from dsgd.runner.plan import Plan, plan_run, with_wandb_group
+from dsgd.runner.plan import KnownModels, Plan, check_with_torch, plan_run, with_wandb_group
 from dsgd.runner.resume import (
     NothingToDo,
     checkpoint_of,

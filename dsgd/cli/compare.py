@@ -33,8 +33,7 @@ from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
 from dsgd.record.written import write_atomically
 from dsgd.report.units import without_units
-from dsgd.runner.feasible import KnownModels, check_with_torch
-from dsgd.runner.plan import plan_run
+from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
 from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20

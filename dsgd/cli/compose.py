@@ -30,10 +30,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.cli import other_names
 from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
 from dsgd.cli.folders import remove_empty
-from dsgd.cli.wrong_keys import did_you_mean, has_key, suggestion, unknown_key
+from dsgd.cli.wrong_keys import did_you_mean, has_key, method_elsewhere, suggestion, unknown_key
 from dsgd.report.units import without_units
 from dsgd.runner.configuration import KEYS, SweepOptions
 from dsgd.runner.plan import Plan
@@ -283,7 +282,7 @@ class ConfigTree:
             known = error.options
             if line := explained(f"{group}={choice}"):
                 return line
-            named = other_names.method(choice) if group == "algo" else None
+            named = method_elsewhere(choice) if group == "algo" else None
             hint = f"; that is algo={named} here" if named else suggestion(choice, known)
             return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"
         if isinstance(error, MissingConfigException) and error.missing_cfg_file == self.config_name:

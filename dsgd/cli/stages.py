@@ -13,8 +13,7 @@ from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.rounds import Runner
 from dsgd.contest.derived import can_derive, derived
 from dsgd.contest.options import CompareOptions
-from dsgd.contest.outcome import outcome
-from dsgd.contest.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values
+from dsgd.contest.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values, outcome
 from dsgd.record.reader import Run
 
 

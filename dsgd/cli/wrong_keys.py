@@ -1,4 +1,4 @@
-"""Say what is meant by a key that does not exist: near names, other names, another command."""
+"""Say what is meant by a key or a method that does not exist: near names, other names, another command."""
 
 from __future__ import annotations
 
@@ -9,11 +9,65 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from dsgd.cli import other_names
 from dsgd.runner.withdrawn import explained
 
 # groups of keys that other commands take
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
+
+METHODS = {  # a name of a method: what chooses it here
+    "allreduce": "sync",
+    "ddp": "sync",
+    "powersgd": "compressed algo.code=powersgd",
+    "topk": "compressed algo.code=topk",
+    "signsgd": "compressed algo.code=sign",
+    "qsgd": "compressed algo.code=qsgd",
+    "slowmo": "diloco algo.outer=slowmo",
+    "bmuf": "diloco algo.outer=heavy_ball",
+    "postlocalsgd": "localsgd algo.switch=...",
+    "fedavg": "localsgd",
+    "osgp": "sgp algo.overlap=1",
+    "d2": "corrected algo.method=d2",
+    "tracking": "corrected algo.method=tracking",
+    "qg": "corrected algo.method=qg",
+    "decentlam": "corrected algo.method=decentlam",
+    "eamsgd": "easgd algo.momentum=...",
+    "asgd": "downpour",
+    "relaysgd": "relay",
+    "chocosgd": "choco",
+    "dpsgd": "dpsgd",
+    "cocodsgd": "delayfree",
+}
+OPTIONS = {  # of an algorithm: names elsewhere, and those of the same option here, whichever the algorithm has
+    "outer_lr": ("olr",),
+    "outer_rate": ("olr",),
+    "slow_lr": ("olr",),
+    "slowmo_lr": ("olr",),
+    "outer_momentum": ("beta",),
+    "slowmo_factor": ("beta",),
+    "slowmo_frequency": ("tau",),
+    "sync_every": ("tau",),
+    "inner_steps": ("tau",),
+    "H": ("tau",),
+    "period": ("tau",),
+    "start_localSGD_iter": ("switch",),
+    "matrix_approximation_rank": ("rank",),
+    "compressor": ("code",),
+    "code": ("compressor",),
+    "consensus_step": ("gamma",),
+    "fragment_sync_delay": ("delay",),
+    "fragment_update_alpha": ("mix",),
+    "num_fragments": ("fragments",),
+}
+
+
+def method_elsewhere(word: str) -> str | None:
+    """Return what chooses the method of this name, as `compressed algo.code=powersgd`; None if it is not known."""
+    return METHODS.get("".join(letter for letter in word.lower() if letter.isalnum()))
+
+
+def option_elsewhere(word: str, known: Sequence[str]) -> str | None:
+    """Return which of the known options is called `word` elsewhere; None if it is none of them."""
+    return next((name for name in OPTIONS.get(word, ()) if name in known), None)
 
 
 def unknown_key(key: str, config: DictConfig) -> str:
@@ -25,7 +79,7 @@ def unknown_key(key: str, config: DictConfig) -> str:
     parent, _, leaf = key.rpartition(".")
     beside = OmegaConf.select(config, parent) if parent else None
     siblings = [str(name) for name in beside if name != "_target_"] if isinstance(beside, DictConfig) else []
-    named = other_names.option(leaf, siblings) if parent == "algo" else None
+    named = option_elsewhere(leaf, siblings) if parent == "algo" else None
     near = [f"{parent}.{name}" for name in ([named] if named else difflib.get_close_matches(leaf, siblings))]
     if near or not siblings:
         keys = [name for name in _flat_keys(OmegaConf.to_container(config)) if not name.startswith("hydra")]

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from dsgd.record.reader import Run, number
+from dsgd.report.time_to_target import time_to_target_s
+
 FACTOR = 2
 HALF_WAY = math.sqrt(FACTOR)
 LEAST_VALUES = 2  # of a grid: one value is no choice
@@ -176,3 +179,14 @@ def working_range(outcomes: Mapping[Values, Outcome]) -> tuple[float, float] | N
     else:
         working = [value for value, outcome in along.items() if outcome.loss <= LOSS_WORKS * least.loss < math.inf]
     return (min(working), max(working)) if working else None
+
+
+LOST = Outcome(math.inf, math.inf)
+
+
+def outcome(run: Run) -> Outcome:
+    """Return what a run of tuning came to; one that diverged or collapsed has lost."""
+    if run.outcome != "completed":
+        return LOST
+    time_s, loss = time_to_target_s(run), number(run.final("test_loss"))
+    return Outcome(math.inf if time_s is None else time_s, math.inf if math.isnan(loss) else loss)

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.data.image_set import ImageSet
-from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet, check_share
 from dsgd.host.files import expanded, regular_file, version_of
 
 if TYPE_CHECKING:

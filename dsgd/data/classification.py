@@ -1,4 +1,6 @@
-"""Serve labelled images from memory: the loaded form of digits, shapes and cifar."""
+"""Serve labelled images from memory: the loaded form of digits, shapes and cifar.
+
+Augmentation is that of He et al. 2015 for CIFAR (arXiv 1512.03385)."""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dsgd.data.augmentation import move_and_mirror, movements
 from dsgd.data.partition import Partition
+from dsgd.streams import stream
+
+PAD = 4  # pixels an augmented image may move in each direction
 
 
 @dataclass(eq=False, repr=False)
@@ -130,3 +134,22 @@ def channel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     square = np.einsum("nchw,nchw->c", images, images, dtype=np.int64) / count
     deviation = np.sqrt(np.maximum(square - mean**2, 0))
     return mean, np.where(deviation > 0, deviation, 1.0)
+
+
+def movements(seed: int, rank: int, step: int, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the augmentation of a batch: pixels down, pixels to the right, whether to mirror, each [samples]."""
+    rng = stream("augmentation", seed, rank, step)
+    down, right = rng.integers(-PAD, PAD + 1, (2, samples))
+    return down, right, rng.integers(0, 2, samples) == 1
+
+
+def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> Tensor:
+    """Shift each image by (down, right) pixels, zeros coming in, then flip it left to right where `mirror`.
+
+    The same as padding by 4, cropping at (4 - down, 4 - right) and flipping. images: [b, channels, height, width];
+    down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor."""
+    height, width = images.shape[2:]
+    padded = F.pad(images, (PAD, PAD, PAD, PAD))
+    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
+    moved = windows[torch.arange(len(images), device=images.device), :, PAD - down, PAD - right]
+    return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)

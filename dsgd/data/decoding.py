@@ -7,20 +7,23 @@ before all are, and some once more afterwards, bit for bit. The tensors of a Ten
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import monotonic
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dsgd.data import DataLost
-from dsgd.data.decoded import LabelledTensors
+from dsgd.data.classification import Classification
 from dsgd.data.digest import hashed
 from dsgd.data.global_streams import seeded_streams, stream_states
-from dsgd.data.items import check_alike, read_sample, type_name
+from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
 from dsgd.data.own_sets import Samples
-from dsgd.host.memory import available_memory, total_memory
+from dsgd.data.partition import evaluation_order
+from dsgd.host.resources import available_memory, total_memory
 from dsgd.streams import stream
 
 TRIED = 16  # samples of a set that are read twice before all are read
@@ -28,6 +31,64 @@ COMPARED = 64  # samples of a set that are read once more when all have been rea
 LONG_S = 10.0  # of reading a set: from here on a line says that it will take long
 KINDS = ("", " of the test set")  # of samples, for errors
 GIB = 2**30
+
+CHECKED_AT_ONCE = 4096  # samples: bounds the memory
+
+
+class LabelledTensors(NamedTuple):
+    """Inputs [n, *input_shape], of whichever type, and labels [n] int64."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def chosen(self, indices: np.ndarray) -> LabelledTensors:
+        """Return a copy of some samples."""
+        rows = torch.from_numpy(indices)
+        return LabelledTensors(self.inputs[rows], self.labels[rows])
+
+    def check_finite(self, name: str, dtype: torch.dtype, kind: str = "") -> None:
+        """Raise ValueError for an input that is not finite in this type. name: of the data, kind: of samples."""
+        if not self.inputs.is_floating_point():
+            return
+        for begin in range(0, len(self.inputs), CHECKED_AT_ONCE):
+            finite = self.inputs[begin : begin + CHECKED_AT_ONCE].to(dtype).isfinite().flatten(1).all(dim=1)
+            if not bool(finite.all()):
+                sample = begin + int(finite.logical_not().nonzero()[0])
+                raise ValueError(f"{name}: sample {sample}{kind} must be of finite numbers in {type_name(dtype)}")
+
+
+class DecodedSamples(Classification):
+    """Samples that were read once, each of the type that it has: inputs are converted when a batch is made, and not
+    normalised. Batches and evaluation have the same bits as those of `dsgd.data.items.Items`."""
+
+    def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield inputs and labels of the test or training set in batches. limit: see `evaluation_order`."""
+        inputs, labels = self._set(test)
+        order = evaluation_order(len(labels), test, limit)
+        for begin in range(0, len(order), EVALUATION_BATCH):
+            rows = self._beside_images(order[begin : begin + EVALUATION_BATCH])
+            yield self._normalised(inputs.index_select(0, rows)), labels[rows]
+
+    def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
+        """Return input and label of one sample of the test or training set, as they are in a batch."""
+        inputs, labels = self._set(test)
+        return self._normalised(inputs[index]), labels[index]
+
+    def count(self, test: bool) -> int:
+        """Return the number of samples of the test or training set."""
+        return len(self._set(test)[1])
+
+    def _set(self, test: bool) -> tuple[Tensor, Tensor]:
+        return (self._test_images, self._test_labels) if test else (self._train_images, self._train_labels)
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros((), dtype=self.dtype), torch.ones((), dtype=self.dtype)
+
+    def _training_inputs(self, indices: Tensor) -> Tensor:
+        return self._normalised(self._train_images.index_select(0, indices))  # all of them may take eight times as much
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return images.to(self.dtype)
 
 
 class NotFixed(Exception):

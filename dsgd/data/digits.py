@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.image_set import ImageSet
-from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet, check_share
 from dsgd.streams import stream
 
 if TYPE_CHECKING:

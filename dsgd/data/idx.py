@@ -20,8 +20,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dsgd.data.image_set import ImageSet
-from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet, check_share
 from dsgd.host.files import version_of
 
 if TYPE_CHECKING:

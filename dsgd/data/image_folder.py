@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from dsgd.data.image_set import ImageSet
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.partition import check_share
-from dsgd.data.validation import Arrays
+from dsgd.data.validation import Arrays, ImageSet
 from dsgd.streams import stream
 
 if TYPE_CHECKING:

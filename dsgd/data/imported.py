@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.data import DataLost
-from dsgd.data.image_set import ImageSet
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
-from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet, check_share
 from dsgd.host.launcher import legible
-from dsgd.host.memory import total_memory
+from dsgd.host.resources import total_memory
 
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.decoded import DecodedSamples, LabelledTensors
+    from dsgd.data.decoding import DecodedSamples, LabelledTensors
     from dsgd.data.items import Items
 
 DECODE = ("auto", "once", "each_read")
@@ -69,7 +68,7 @@ class ImportedData(ImageSet):
         partition = self.partition(self._labels(), nodes, batch_size, seed)
         size, name = self._source.sizes[0], self._source.name
         if (arrays := self._decoded) is not None:
-            from dsgd.data.decoded import DecodedSamples, LabelledTensors
+            from dsgd.data.decoding import DecodedSamples, LabelledTensors
 
             for part, kind in zip(arrays, ("", " of the test set"), strict=False):
                 part.check_finite(name, dtype, kind)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from dsgd.data import DataLost
 from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
-from dsgd.data.augmentation import move_and_mirror, movements
+from dsgd.data.classification import move_and_mirror, movements
 from dsgd.data.global_streams import seeded_streams
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order

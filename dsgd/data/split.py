@@ -20,12 +20,18 @@ Quasi-global momentum, arXiv 2102.04761, where the last classes go where there i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dsgd.data.partition import OwnShares, Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.validation import Arrays, Validation
 from dsgd.streams import stream
+
+if TYPE_CHECKING:
+    import torch
+
+    from dsgd.data.classification import Classification
 
 SPLITS = ("iid", "dirichlet", "label")
 LARGEST_ALPHA = 1e15  # all classes alike everywhere, long before
@@ -87,3 +93,20 @@ def _sorted_by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray
     """Return the samples [n] in the order of their labels, those of a class in random order."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet(Split):
+    """Labelled images in memory, which can be augmented."""
+
+    augment: bool = False  # shift by up to 4 pixels and mirror at random, in training only
+
+    def classification(
+        self, sets: tuple[Arrays, Arrays], classes: int, nodes: int, batch_size: int, seed: int, dtype: torch.dtype
+    ) -> Classification:
+        """Return the loaded form. sets: images and labels for training and for test, before any are held out."""
+        from dsgd.data.classification import Classification
+
+        train, test = self.arrays(*sets)
+        partition = self.partition(train[1], nodes, batch_size, seed)
+        return Classification(train, test, classes, partition, dtype, self.augment)

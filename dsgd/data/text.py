@@ -7,15 +7,19 @@ The last `test_share` of the bytes are the test set, the rest are for training. 
 
 from __future__ import annotations
 
+import re
+from bisect import bisect
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from dsgd.data.grammar import generated_text
+import numpy as np
+
 from dsgd.data.partition import Partition, check_share
 from dsgd.data.validation import Validation
 from dsgd.host.files import expanded, regular_file
-from dsgd.models.token_shape import TokenShape
+from dsgd.models import TokenShape
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -25,6 +29,23 @@ if TYPE_CHECKING:
 
 MOST_CONTEXT = 2**16
 MOST_BYTES = 2**30  # of text, in memory
+
+# each symbol, and what may stand for it, with weights; {symbol} is replaced in its turn
+RULES: dict[str, dict[str, float]] = {
+    "sentence": {"{clause}. ": 6, "if {clause}, then {clause}. ": 1, "{clause}, but {clause}.\n": 2},
+    "clause": {"{one} {does}": 1, "{many} {do}": 1},
+    "one": {"{name}": 1, "{this} {noun}": 2, "{this} {noun} that {does}": 1},
+    "many": {"{these} {noun}s": 3, "{these} {noun}s that {do}": 1},
+    "does": {"{rest}s": 1, "{act}s {object}": 2, "never {act}s {object}": 1},
+    "do": {"{rest}": 1, "{act} {object}": 2, "never {act} {object}": 1},
+    "object": {"{one}": 1, "{many}": 1},
+    "this": {"the": 3, "a": 2, "this": 1, "every": 1},
+    "these": {"the": 3, "these": 1, "two": 1, "seven": 1, "all": 1},
+    "name": {"anna": 1, "boris": 1, "clara": 1, "david": 1},
+    "noun": {"baker": 1, "cat": 3, "dog": 3, "farmer": 2, "horse": 1, "neighbour": 1, "robot": 2, "singer": 1},
+    "act": {"follow": 2, "greet": 1, "help": 1, "like": 3, "remember": 1, "see": 2, "want": 1},
+    "rest": {"dream": 1, "sing": 1, "sleep": 2, "wait": 1},
+}
 
 
 @dataclass(frozen=True)
@@ -100,3 +121,34 @@ def read_text(path: str) -> bytes:
             return file.read(size)
     except OSError as error:
         raise ValueError(f"data.path must be a readable file, got {path} ({error.strerror})") from None
+
+
+def generated_text(size: int, rng: np.random.Generator) -> bytes:
+    """Return the first `size` bytes, ASCII, of sentences that `rng` draws."""
+    written: list[bytes] = []
+    length = 0
+    while length < size:
+        written.append(_sentence(rng).encode("ascii"))
+        length += len(written[-1])
+    return b"".join(written)[:size]
+
+
+def _sentence(rng: np.random.Generator) -> str:
+    written: list[str] = []
+    left = ["{sentence}"]  # what is to be written, last first
+    while left:
+        part = left.pop()
+        if part in _CHOICES:
+            weights, choices = _CHOICES[part]
+            left += choices[bisect(weights, weights[-1] * rng.random())]
+        else:
+            written.append(part)
+    return "".join(written)
+
+
+def _choices(rules: dict[str, float]) -> tuple[list[float], list[list[str]]]:
+    """Return the cumulated weights of what may stand for a symbol, and the parts of each, last first."""
+    return list(accumulate(rules.values())), [re.split(r"({\w+})", rule)[::-1] for rule in rules]
+
+
+_CHOICES = {f"{{{symbol}}}": _choices(rules) for symbol, rules in RULES.items()}

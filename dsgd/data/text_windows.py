@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data.partition import Partition, evaluation_order
-from dsgd.models.token_shape import TokenShape
+from dsgd.models import TokenShape
 
 EVALUATED_BYTES = 2**14  # predicted in one forward pass: bounds the memory of activations
 

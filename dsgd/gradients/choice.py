@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator, bf16_is_there
 from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
-from dsgd.gradients.device import chosen_device
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.null import NullEvaluator
-from dsgd.gradients.pending import GradientEvaluator
+from dsgd.gradients.pending import GradientEvaluator, NullEvaluator
 from dsgd.gradients.tracing import Untranslatable
+from dsgd.host.gpu_facts import chosen_device
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, prepare, tolerate_missing
 from dsgd.problem.problem import Problem
-from dsgd.problem.work import multiply_adds
+from dsgd.problem.slots import ModelFailed
 
 # Multiply-adds of a forward pass of one batch from which `auto` takes a GPU. Python queues about 5,000 replays of a
 # graph a second; the kernels, at 2e10 multiply-adds a second with three times as many in a gradient as in its forward
@@ -118,3 +120,30 @@ def _option_of_loop(experiment: Experiment, name: str) -> str | None:
     if experiment.channels_last and name != "graphs":
         return "channels_last=true"
     return "compile=true" if experiment.compile else None
+
+
+@torch.no_grad()
+def multiply_adds(problem: Problem) -> int:
+    """Return the multiply-adds of the layers with weights in the forward pass of one batch; the backward pass takes
+    about twice as many."""
+    inputs, _ = problem.data.batch(0, 0)
+    with suppress(ModelFailed):  # without a copy: the passes of a run begin with its vectors, whatever this one changes
+        problem = problem.twin()
+    problem.state.train(False)
+    module, counts = problem.module, []
+
+    def count(layer: nn.Module, arguments: Any, output: Any) -> None:
+        each = [weight.numel() // len(weight) for weight in layer.parameters(recurse=False) if weight.dim() > 0]
+        if each and isinstance(output, Tensor):
+            counts.append(output.numel() * max(each))  # every output is a sum over the weights of its channel
+
+    if isinstance(module, torch.jit.ScriptModule):  # has no hooks: as if each weight served once
+        return len(inputs) * sum(weight.numel() for weight in module.parameters() if weight.dim() > 1)
+    # an embedding looks its weights up
+    uncounted = nn.Embedding, torch.jit.ScriptModule
+    hooks = [layer.register_forward_hook(count) for layer in module.modules() if not isinstance(layer, uncounted)]
+    with torch.random.fork_rng(devices=[]):
+        module(inputs[:1])
+    for hook in hooks:
+        hook.remove()
+    return sum(counts) * len(inputs)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from dsgd.experiment import Experiment
-from dsgd.gradients.device import chosen_device
+from dsgd.host.gpu_facts import chosen_device
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import compiling, compute_deterministically, prepare, tolerate_missing
 from dsgd.problem.problem import Problem

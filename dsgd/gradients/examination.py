@@ -1,31 +1,37 @@
 """Whether a module with code of its own may be evaluated in another way than by itself: examined before a run.
 
 Two consecutive steps with a copy of the module show what its code does besides computing outputs of inputs. Two more,
-by the evaluator that was chosen, must give the same gradients, losses and buffers."""
+by the evaluator that was chosen, must give the same gradients, losses and buffers. The
+compiled kernels are verified with the module in double precision.
+"""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.gradients.tracing import one_line
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.own_code import has_own_code, own_function, watched
 from dsgd.problem.problem import Problem
+from dsgd.problem.slots import ModelFailed
 
 STEPS = 2
 RATE = 0.1  # of these steps
 # Of the norm: what another order of operations never makes.
 CLOSE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.5}
 DEPTH = 4  # of attributes of attributes that are looked at
+
+EXACT = 1e-9  # of float64, relative to the largest entry
+ParameterPoint = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 
 
 def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
@@ -191,3 +197,49 @@ def _frozen(value: Any, depth: int) -> object:
     if hasattr(value, "__dict__") and not callable(value) and depth:
         return id(value), tuple((key, _frozen(each, depth - 1)) for key, each in _kept(vars(value)))
     return id(value), repr(value) if type(value).__module__ == "itertools" else ""
+
+
+def random_points(
+    problem: Problem, count: int, seed: int = 0, dtype: torch.dtype | None = None
+) -> list[ParameterPoint]:
+    """Draw different points around the initial vector and buffers."""
+    noise = torch.Generator().manual_seed(seed)
+    dtype = dtype or problem.dtype
+    points: list[ParameterPoint] = []
+    numbers = problem.state.numbers
+    for _ in range(count):
+        x = problem.start + 0.05 * torch.randn(problem.dimension, generator=noise)
+        buffers = problem.start_buffers.clone()
+        buffers[:numbers] += torch.rand(numbers, generator=noise)
+        points.append((x.to(dtype), buffers.to(dtype)))
+    return points
+
+
+def plain_outputs(
+    problem: Problem, parameters: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, training: bool
+) -> Tensor:
+    """Return the module's own outputs with these parameters and buffers, which change in training."""
+    state = {slot.path: value for slot, value in zip(problem.parameters, parameters, strict=True)}
+    state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
+    for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
+        if path not in state:  # counters, which change; what does not train
+            state[path] = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype, copy=True)
+    problem.state.train(training)
+    return functional_call(problem.module, state, (inputs,))
+
+
+def plain_gradient(
+    problem: Problem, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradient [d] without weight decay at x [d], the buffers [nb] after the forward pass, and the loss."""
+    x, buffers = x.clone().requires_grad_(), buffers.clone()
+    parameters = [slot.view(x) for slot in problem.parameters]
+    statistics = [slot.view(buffers) for slot in problem.buffers]
+    loss = problem.data.loss(plain_outputs(problem, parameters, statistics, inputs, True), targets)
+    (g,) = torch.autograd.grad(loss, x)
+    return g, buffers, loss.detach()
+
+
+def is_exact(value: Tensor, right: Tensor, scale: float) -> bool:
+    """Tell whether values are right to rounding. scale: of the largest entry, or 1."""
+    return value.shape == right.shape and torch.allclose(value, right, rtol=0, atol=EXACT * max(scale, 1.0))

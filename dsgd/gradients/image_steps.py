@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import starmap
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from dsgd.gradients.amx_routes import ImageAxis
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import Activation, Translation, inverse
-from dsgd.gradients.windows import RowsColumns, window_pixels
 
 # Of a convolution, products by tiles over products by taps: with more the transforms of tiles cost what they save.
 TILES_BELOW = 0.66
 TILES_CHANNELS = 8  # fewer do not repay a transform
 
 Option = int | Sequence[int]
+
+RowsColumns = tuple[int, ...]  # of the two axes of an image
+
+
+@cache
+def window_pixels(
+    size: RowsColumns, kernel: RowsColumns, stride: RowsColumns, padding: RowsColumns, dilation: RowsColumns
+) -> Tensor:
+    """Return the pixel of an image under each tap of the kernel at each place, [k l, places]: 1 + its index in the
+    image, row by row, or 0 outside of the image."""
+    pixels = torch.arange(1.0, 1 + size[0] * size[1], dtype=torch.float64).view(1, 1, *size)
+    return F.unfold(pixels, kernel, dilation, padding, stride)[0].long()
 
 
 def _windows(

@@ -7,11 +7,10 @@ change a result.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 class PendingGradient:
@@ -55,3 +54,14 @@ class GradientEvaluator(Protocol):
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         """Set the value of every pending gradient."""
         ...
+
+
+class NullEvaluator:
+    """Set every gradient to zeros."""
+
+    device = torch.device("cpu")
+
+    def evaluate(self, pending: Sequence[PendingGradient]) -> None:
+        for item in pending:
+            assert item.snapshot is not None
+            item.set(torch.zeros_like(item.snapshot), item.buffers, item.snapshot.new_zeros(()))

@@ -15,9 +15,16 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.batch_counters import BatchCounters
-from dsgd.gradients.elementwise import ACTIVATIONS, activate, arithmetic, negated
-from dsgd.gradients.gathering import concatenated, gathered_by, slice_of, zeros_around
+from dsgd.gradients.elementwise import (
+    ACTIVATIONS,
+    activate,
+    arithmetic,
+    concatenated,
+    gathered_by,
+    negated,
+    slice_of,
+    zeros_around,
+)
 from dsgd.gradients.image_steps import (
     adaptive_average_pool,
     adaptive_max_pool,
@@ -27,7 +34,7 @@ from dsgd.gradients.image_steps import (
     max_pool,
 )
 from dsgd.gradients.token_steps import attention, dropout, dropped, dropped_share, embedding, permuted, transposed
-from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
+from dsgd.gradients.tracing import BatchCounters, ModuleTrace, Untranslatable, source
 from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, gathered
 from dsgd.problem.problem import Problem
 

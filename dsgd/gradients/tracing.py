@@ -1,19 +1,23 @@
-"""Trace of a module's forward pass, with the shape of every value."""
+"""Trace of a module's forward pass, with the shape of every value; attention as the operations in it."""
 
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
-from dsgd.gradients.multihead import self_attention
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.problem import Problem
+from dsgd.problem.slots import ModelFailed, Slot
+from dsgd.problem.state import WORD, ModuleState, word_count
 
 BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
+
+_COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class Untranslatable(ValueError):
@@ -151,3 +155,86 @@ def _is_plain(node: fx.Node) -> bool:
 def one_line(error: BaseException) -> str:
     """Return the message of an error in at most 120 characters."""
     return " ".join(str(error).split())[:120] or type(error).__name__
+
+
+def self_attention(
+    module: nn.MultiheadAttention,
+    root: nn.Module,
+    query: fx.Proxy,
+    key: fx.Proxy,
+    value: fx.Proxy,
+    key_padding_mask: fx.Proxy | None = None,
+    need_weights: bool = True,
+    attn_mask: fx.Proxy | Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> fx.Proxy | None:
+    """Return the output of self-attention over sequences that have the batch in front, causal or without a mask; None
+    for any other. root: the module that is traced. The arguments are those of the module's `forward`."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    plain = module.batch_first and not module.dropout and module.bias_k is None and not module.add_zero_attn
+    if hooks or not plain or not query is key is value or key_padding_mask is not None:
+        return None
+    causal = is_causal and not need_weights  # the mask then is only said to be this
+    if attn_mask is not None and not causal:
+        mask = _read(root, attn_mask)
+        if mask is None or not _is_causal(mask):
+            return None
+        causal = True
+    width = module.embed_dim
+    together = F.linear(query, module.in_proj_weight, module.in_proj_bias)  # pyright: ignore[reportArgumentType]
+    q, k, v = (
+        together[..., part * width : (part + 1) * width]
+        .unflatten(-1, (module.num_heads, module.head_dim))
+        .transpose(1, 2)
+        for part in range(3)
+    )
+    mixed = F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).flatten(2)
+    return F.linear(mixed, module.out_proj.weight, module.out_proj.bias)  # pyright: ignore[reportReturnType]
+
+
+def _read(root: nn.Module, mask: fx.Proxy | Tensor) -> Tensor | None:
+    """Return a mask that the module keeps; None for one that is computed or trained."""
+    if isinstance(mask, Tensor):
+        return mask
+    return dict(root.named_buffers()).get(str(mask.node.target)) if mask.node.op == "get_attr" else None
+
+
+def _is_causal(mask: Tensor) -> bool:
+    later = torch.ones(mask.shape, dtype=torch.bool).triu(1)
+    if mask.dtype == torch.bool:
+        return torch.equal(mask, later)
+    return torch.equal(mask, torch.zeros_like(mask).masked_fill(later, -torch.inf))
+
+
+class BatchCounters:
+    """Count batches in the buffers of several models.
+
+    more: how much a training pass adds to each word of 8 bytes of the buffers that are stored as bytes."""
+
+    def __init__(self, state: ModuleState, more: Tensor) -> None:
+        self._numbers, self._more = state.numbers, more
+
+    @classmethod
+    def from_trace(cls, trace: ModuleTrace) -> BatchCounters:
+        """Return those of the norms that a forward pass calls."""
+        calls = Counter(id(trace.modules[str(node.target)]) for node in trace.graph.nodes if node.op == "call_module")
+        state = trace.problem.state
+        more = torch.zeros(sum(map(word_count, state.others)), dtype=torch.int64)
+        for slot in state.others:
+            if _counts(slot):
+                more[slot.start // WORD] = calls[id(slot.owner)]
+        return cls(state, more)
+
+    def count(self, buffers: Tensor) -> None:
+        """Count one more batch in the buffers [n, nb] of n models, in place."""
+        if self._more.any():
+            stored = buffers[:, self._numbers :]
+            counted = stored.to(torch.uint8).flatten().view(torch.int64).view(len(buffers), -1)
+            stored.copy_((counted + self._more.to(buffers.device)).view(torch.uint8))
+
+
+def _counts(slot: Slot) -> bool:
+    """Tell whether a buffer is the counter of a batch norm that does not read it."""
+    owner = slot.owner
+    return slot.name == "num_batches_tracked" and type(owner) in _COUNTING and owner.momentum is not None

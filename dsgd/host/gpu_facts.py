@@ -1,18 +1,31 @@
-"""Describe the GPUs that computed a run, with driver and libraries, for its summary."""
+"""The GPUs of this process as torch has them: which device computes, and driver and libraries for a run's summary."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
 from torch.cuda import nccl as torch_nccl
 
-from dsgd.host.gpus import driver_version
+from dsgd.host.gpus import driver_version, visible_gpus
 
 FactName = Literal["gpu", "gpu_driver", "cuda", "cudnn", "nccl"]
 FACTS: tuple[str, ...] = get_args(FactName)
 PEAK = "gpu_peak_bytes"
+
+
+def chosen_device(name: str) -> torch.device:
+    """Return the device for auto (CUDA where there is one) | cpu | cuda. Raises ValueError if there is none."""
+    # torch begins CUDA in this process to count GPUs by MIG's names, and those that are forked of it cannot use it
+    is_here = torch.backends.cuda.is_built() and visible_gpus(os.environ) > 0
+    if name == "cpu" or (name == "auto" and not is_here):
+        return torch.device("cpu")
+    if not is_here:
+        raise ValueError(f"engine.device must be cpu or auto where there is no CUDA device, got {name}")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products are not deterministic
+    return torch.device("cuda")
 
 
 def gpu_facts(devices: Sequence[torch.device]) -> dict[str, str]:

@@ -9,14 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from dsgd.models.token_shape import TokenShape
-
 if TYPE_CHECKING:
     from torch import nn
 
 MOST_WIDTH, MOST_CHANNELS, MOST_DEPTH = 2**16, 2**12, 2048  # a layer of more would take tens of gigabytes
 
 __all__ = ["GPT", "MLP", "ModelConfig", "ResNet", "Vector"]
+
+
+class TokenShape(tuple[int, ...]):
+    """The shape [context] of one input of tokens: int64 numbers in [0, classes), whose targets, the tokens that follow,
+    have the same shape. Logits are then [b, classes, context], as torch's cross entropy takes them."""
+
+    __slots__ = ()
 
 
 class ModelConfig(Protocol):

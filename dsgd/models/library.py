@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dsgd.models import labelled, measured
-from dsgd.models.token_shape import TokenShape
+from dsgd.models import TokenShape, labelled, measured
 from dsgd.models.user_code import RAISED, call_by_path, first_line
 
 if TYPE_CHECKING:

@@ -16,11 +16,8 @@ from dsgd.data import Data
 from dsgd.data.global_streams import seeded_beside
 from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
-from dsgd.problem.decay import is_norm_or_bias
-from dsgd.problem.matrices import matrices_of
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
-from dsgd.problem.slots import Slot
+from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of
 from dsgd.problem.state import ModuleState
 from dsgd.streams import stream
 

@@ -1,15 +1,24 @@
-"""Places of a module's parameters and buffers in flat vectors."""
+"""Places of a module's parameters and buffers in flat vectors; which are norms or biases, and which matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from dsgd.problem.model_failed import ModelFailed
+from dsgd.optim.optimizer import Matrix
+
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+class ModelFailed(ValueError):
+    """Raised for a module that cannot be trained here: one line that says why."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +75,35 @@ def make_slots(
             slots.append(Slot(owner, name, path, start, shape, channels_last and tensor.dim() == 4))
             start += shape.numel()
     return slots
+
+
+def is_norm_or_bias(slot: Slot) -> bool:
+    """Tell whether a parameter is a scale or a shift and no matrix: it has one axis or none, or is named bias, or is a
+    norm's. A class of the user's is a norm if it is named so, and a parameter of it if no two axes are longer than 1.
+
+    The name is what the parameter is called in the module that owns it; of a list, the name of the list; of a
+    parametrization, that of the tensor which it gives."""
+    if len(slot.shape) <= 1 or "bias" in _name(slot.path) or isinstance(slot.owner, NORMS):
+        return True
+    kinds = (kind.__name__.lower() for kind in type(slot.owner).__mro__)
+    return any("norm" in kind for kind in kinds) and sum(axis > 1 for axis in slot.shape) <= 1
+
+
+def _name(path: str) -> str:
+    parts = [part for part in path.split(".") if not part.isdigit()]
+    if "parametrizations" in parts[:-1]:
+        return parts[parts.index("parametrizations") + 1]
+    return parts[-1] if parts else ""
+
+
+def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
+    """Return the parameters with two axes or more, in order: a kernel [o, c, h, w] of a convolution is [o, c h w].
+    Scales, shifts and embeddings are none, nor are the weights that an output layer has in common with an embedding."""
+    embedded = {
+        id(weight) for owner in module.modules() if isinstance(owner, EMBEDDINGS) for weight in owner.parameters()
+    }
+    return [
+        Matrix(slot.start, rows, slot.shape.numel() // rows)
+        for slot in slots
+        if not is_norm_or_bias(slot) and id(getattr(slot.owner, slot.name)) not in embedded and (rows := slot.shape[0])
+    ]

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.own_code import has_own_code
-from dsgd.problem.slots import Slot, make_slots, real
+from dsgd.problem.slots import ModelFailed, Slot, make_slots, real
 
 WORD = 8  # bytes: where buffers that are stored as bytes begin
 

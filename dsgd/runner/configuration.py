@@ -33,7 +33,7 @@ class EngineOptions:
     name: str = "auto"  # auto | sim | dist | torch
     gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only
     device: str = "auto"  # auto | cpu | cuda
-    threads: int | None = None  # cores for gradients side by side; null: `dsgd.runner.threads` decides
+    threads: int | None = None  # cores for gradients side by side; null: `dsgd.engines.sim.simulated` decides
     checkpoint_every_s: float | None = None  # of host time
     keep_checkpoint: bool = False  # of a completed run, to resume with a larger budget
     timeout_s: float = 60.0

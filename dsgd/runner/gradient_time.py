@@ -1,15 +1,25 @@
 """The time of a gradient in the simulator where the cluster leaves it open: measured on this machine, once for a run or
-for all jobs of a sweep. Does not import torch."""
+for all jobs of a sweep, and kept, so that a command gives the same virtual times tomorrow. Does not import torch.
+
+The cache has one small file for each kind of gradients. Deleting it has the time measured again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
+import os
+import platform
+import re
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +27,10 @@ from dsgd.data import DataLost
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
+from dsgd.record.bounded import json_object
 from dsgd.record.reader import name_of, read_summary
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import RunConfig, configure
-from dsgd.runner.gradient_cache import CacheUnusable, keep_time, kept_time, machine
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import ConfigError, checked, prefixed
 from dsgd.safe_text import lines_for_terminal
@@ -29,6 +39,82 @@ if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
 
 GRADIENT_S = "gradient_s"  # in checkpoints and summaries
+
+FILE_BYTES = 1 << 16
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class CacheUnusable(Exception):
+    """Raised where times cannot be kept or read: one line."""
+
+
+@dataclass(frozen=True)
+class KeptTime:
+    """seconds: of one gradient. measured: the date, as 2026-11-25. path: of the file."""
+
+    seconds: float
+    measured: str
+    path: Path
+
+
+def kept_time(key: Mapping[str, str]) -> KeptTime | None:
+    """Return the time that was measured for this key, None if none was. Raises CacheUnusable."""
+    path = _path(key)
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            content = json_object(file.read(FILE_BYTES))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CacheUnusable(f"{path} cannot be read: {error.strerror}") from error
+    content = content or {}
+    seconds, measured = content.get("seconds"), content.get("measured")
+    if not isinstance(seconds, float) or not 0 < seconds < math.inf or content.get("of") != dict(key):
+        raise CacheUnusable(f"{path} is no gradient time of this version")
+    if not isinstance(measured, str) or not DATE.fullmatch(measured):
+        raise CacheUnusable(f"{path} is no gradient time of this version")
+    return KeptTime(seconds, measured, path)
+
+
+def keep_time(key: Mapping[str, str], seconds: float) -> None:
+    """Keep a time that was measured today. Another process finds the whole file or none. Raises CacheUnusable."""
+    path = _path(key)
+    content = {"seconds": seconds, "measured": date.today().isoformat(), "of": dict(key)}
+    partial = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, partial = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # follows no link, and overwrites nothing
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+        os.replace(partial, path)
+    except OSError as error:
+        if partial is not None:
+            with suppress(OSError):
+                os.unlink(partial)
+        raise CacheUnusable(f"{path.parent} cannot be written: {error.strerror}") from error
+
+
+def machine() -> str:
+    """Return the name of this machine and of its processor."""
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):  # a system without /proc
+        names = re.findall(
+            r"^model name\s*:\s*(.+)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"),
+            re.MULTILINE,
+        )
+        processor = names[0] if names else processor
+    return f"{platform.node()}, {processor}"
+
+
+def _path(key: Mapping[str, str]) -> Path:
+    """Return the file for a key. Raises CacheUnusable if this user has no cache folder."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = given if os.path.isabs(given) else os.path.join(os.path.expanduser("~"), ".cache")
+    if not os.path.isabs(base):
+        raise CacheUnusable("there is neither XDG_CACHE_HOME nor a home folder")
+    name = hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
+    return Path(base, "dsgd", f"gradient_{name}.json")
 
 
 def gradient_name(values: Mapping[str, Any]) -> str:
@@ -161,7 +247,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     """Return all that the time of a gradient depends on, here and now."""
     import torch
 
-    from dsgd.gradients.device import chosen_device
+    from dsgd.host.gpu_facts import chosen_device
     from dsgd.problem.problem_digest import structure
 
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)

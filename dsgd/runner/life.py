@@ -17,20 +17,24 @@ from dsgd.engines.rules.marks import Mark
 from dsgd.engines.rules.trace import TraceRow, trace_text
 from dsgd.experiment import Experiment
 from dsgd.host.signals import Interrupted, StopRequests
-from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.problem import Problem
+from dsgd.problem.problem_digest import complaint, problem_digest
+from dsgd.problem.slots import ModelFailed
 from dsgd.record.checkpoint_file import NAME, with_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
 from dsgd.record.writer import TRACE, Record
 from dsgd.record.written import write_atomically
-from dsgd.runner.alike import DIGEST
 from dsgd.runner.configuration import RunConfig
 from dsgd.runner.plan import Plan
 from dsgd.runner.progress import ProgressLine
-from dsgd.runner.resume import ENDED
+from dsgd.runner.resume import ENDED, Checkpoint
+from dsgd.runner.values import ConfigError
 from dsgd.safe_text import for_terminal
 
 LOOK_S = 0.1  # between two updates of the progress line
+
+DIGEST = "digest"  # in checkpoints
 
 
 @dataclass(frozen=True)
@@ -234,3 +238,17 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RecordLost(f"the record in {folder} cannot be written: {error.strerror}") from error
+
+
+def checked_digest(problem: Problem, checkpoint: Checkpoint | None) -> Digest:
+    """Return the digest of a problem. Raises ConfigError if that of its checkpoint is another one."""
+    try:
+        digest = problem_digest(problem)
+    except DataLost as error:
+        raise ConfigError(str(error)) from error
+    stored: Any = None if checkpoint is None else checkpoint.header.get(DIGEST)
+    if isinstance(stored, Mapping):  # earlier versions stored none
+        known = {part: hashes for part, hashes in stored.items() if isinstance(hashes, dict)}
+        if differs := complaint(digest, known):
+            raise ConfigError(f"resume must find the data and the model that the run began with, got {differs}")
+    return digest

@@ -17,8 +17,7 @@ from dsgd.cli.local_sweep import label_jobs
 from dsgd.cli.rounds import LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
-from dsgd.runner.feasible import KnownModels, check_with_torch
-from dsgd.runner.plan import plan_run
+from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
 from studies.reproduction.archive import ArchiveRow, rows_of
 from studies.reproduction.logged import Elsewhere, Logged
 from studies.reproduction.paper import Study

@@ -13,9 +13,9 @@ from torch import Tensor
 from dsgd.engines.dist.control import Hub
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
+from dsgd.engines.dist.coordinator.shared_vectors import Spool
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.coordinator.snapshots import PendingSnapshots
-from dsgd.engines.dist.coordinator.spool import Spool
 from dsgd.engines.dist.job import Limits, ProcessJob
 from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.experiment import Experiment

@@ -58,9 +58,6 @@ OF_ALGORITHMS = {
     "dsgd.topology",
     "dsgd.streams",
     "torch",
-    "dsgd.algorithms.centre",  # a part of easgd
-    "dsgd.algorithms.delayed_nesterov",  # a part of asyncdiloco
-    "dsgd.algorithms.syncer",  # of decoupled
     "dsgd.compression",
     "dsgd.compression.low_rank",
     "dsgd.compression.few_bits",

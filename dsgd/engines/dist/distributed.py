@@ -15,12 +15,12 @@ import torch
 
 from dsgd.data.items import Items
 from dsgd.data.protocols import ReadAhead, SharedDecoding
-from dsgd.engines.dist.common_start import has_common_start
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.engines.dist.coordinator.coordinator import Coordinator
 from dsgd.engines.dist.coordinator.messages import MessageRules
+from dsgd.engines.dist.coordinator.shared_vectors import Spool
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
-from dsgd.engines.dist.coordinator.spool import Spool
+from dsgd.engines.dist.frames import NO_VECTORS
 from dsgd.engines.dist.job import Limits, ProcessJob
 from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
 from dsgd.engines.dist.launch.meeting import Joined
@@ -31,26 +31,28 @@ from dsgd.engines.dist.worker.process import ProcessMain, run_process
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
-from dsgd.host.signals import signal_pipe
+from dsgd.host.signals import Interrupted, signal_pipe
 from dsgd.problem.precision import prepare
-from dsgd.problem.problem import build_problem
+from dsgd.problem.problem import Problem, build_problem
 from dsgd.problem.problem_digest import start_digest
+from dsgd.problem.slots import ModelFailed
 from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.reader import SUMMARY_BYTES, read_status
 from dsgd.record.writer import SUMMARY
 from dsgd.record.written import make_inside
-from dsgd.runner.alike import checked_digest
-from dsgd.runner.life import TrainingState, live
+from dsgd.runner.children import told_by_child
+from dsgd.runner.life import TrainingState, checked_digest, live
 from dsgd.runner.plan import Plan, worker_devices
 from dsgd.runner.resume import ENDED
-from dsgd.runner.trial import try_training
-from dsgd.runner.values import prefixed
+from dsgd.runner.values import ConfigError, prefixed
 from dsgd.safe_text import lines_for_terminal
 
 LOGS = "logs"
 LAST_BYTES = 2**16
 LAST_LINES = 15  # of a failed process's log that are printed
+
+STEPS = 2
 
 
 def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
@@ -254,3 +256,47 @@ def _print_log(logs: Path, name: str | None) -> None:
 
 def _print(line: str) -> None:
     print(lines_for_terminal(line), file=sys.stderr, flush=True)
+
+
+def has_common_start(line: CoordinatorConnection, job: ProcessJob, rank: int) -> bool:
+    """Have the coordinator compare this command's problem with its own, and take over the vectors that training starts
+    from. Returns whether the run goes on. Raises CoordinatorGone."""
+    line.send({"kind": "start", "rank": rank, "digest": job.digest, "hash": job.start_hash})
+    line.limit = job.model_limit
+    while True:
+        message, vectors = line.receive_with_vectors()
+        if message["kind"] == "exit":
+            return False
+        if message["kind"] == "start":
+            break
+    line.limit = NO_VECTORS
+    for vector, name in ((job.problem.start, "x"), (job.problem.start_buffers, "buffers")):
+        if name in vectors:
+            vector.copy_(vectors[name])
+    return True
+
+
+def try_training(problem: Problem, threads: int) -> None:
+    """Make some steps on the CPU in a process of its own, which leaves the module as it is. Raises ConfigError for a
+    model that cannot be trained, and KeyboardInterrupt after a signal."""
+    if not problem.state.in_place:
+        return
+    child = told_by_child(lambda: _failure(problem, threads))
+    if child.signals:
+        raise Interrupted
+    if child.text:
+        raise ConfigError(child.text)
+
+
+def _failure(problem: Problem, threads: int) -> str:
+    """Return why the model cannot be trained, in one line; "" if it can."""
+    torch.set_num_threads(threads)
+    x, buffers = problem.start.clone(), problem.start_buffers.clone()
+    try:
+        for step in range(STEPS):
+            problem.gradient(x, buffers, 0, step)
+    except ModelFailed as error:
+        return str(error)
+    except Exception as error:  # whatever the user's module may raise
+        return " ".join(f"the model fails in training: {type(error).__name__}: {error}".split())
+    return ""

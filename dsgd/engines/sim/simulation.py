@@ -12,9 +12,17 @@ from dsgd.engines.sim.machine import Machine
 from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.null import NullEvaluator
-from dsgd.problem.evaluation import FIELDS, evaluated_workers, measure, measure_workers, output_model
-from dsgd.problem.folds import FOLD_FIELDS, check_folds, evaluate_folds
+from dsgd.gradients.pending import NullEvaluator
+from dsgd.problem.evaluation import (
+    FIELDS,
+    FOLD_FIELDS,
+    check_folds,
+    evaluate_folds,
+    evaluated_workers,
+    measure,
+    measure_workers,
+    output_model,
+)
 from dsgd.problem.problem import Problem, build_problem
 
 

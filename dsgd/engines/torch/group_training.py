@@ -29,8 +29,7 @@ from dsgd.problem.precision import prepare
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.stored_state import load_stored
-from dsgd.runner.alike import checked_digest
-from dsgd.runner.life import TrainingState
+from dsgd.runner.life import TrainingState, checked_digest
 from dsgd.runner.plan import Plan
 from dsgd.streams import stream
 from dsgd.worker import MeanGradient, Worker

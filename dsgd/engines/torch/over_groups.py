@@ -21,7 +21,7 @@ from dsgd.engines.torch.group_training import GroupTraining
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.host.signals import remembered as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
-from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.slots import ModelFailed
 from dsgd.runner.life import live
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import ConfigError, prefixed

@@ -12,8 +12,7 @@ import pytest
 from dsgd.cli.compose import composed
 from dsgd.gradients.duration import SERIES, fastest
 from dsgd.runner.configuration import configure
-from dsgd.runner.gradient_cache import CacheUnusable, keep_time, kept_time
-from dsgd.runner.gradient_time import measured_gradient_s
+from dsgd.runner.gradient_time import CacheUnusable, keep_time, kept_time, measured_gradient_s
 from tests.support.command import call, marks, summary
 
 RUN = ("cluster=ideal", "nodes=2", "budget.steps=4", "engine=sim", "batch_size=5")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from dsgd.engines.sim.simulated import choose_threads
+from dsgd.gradients.choice import multiply_adds
 from dsgd.problem.problem import build_problem
-from dsgd.problem.work import multiply_adds
-from dsgd.runner.threads import choose_threads
 from tests.support.command import call, summary
 from tests.support.simulate import experiment
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dsgd.data.classification import Classification
-from dsgd.data.decoded import DecodedSamples
+from dsgd.data.decoding import DecodedSamples
 from dsgd.data.digest import data_digest, difference
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dsgd.gradients import cuda_graphs
-from dsgd.gradients.captured import CapturedPass
-from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
+from dsgd.gradients.cuda_graphs import CapturedPass, GraphEvaluator, Uncapturable
 from dsgd.gradients.pending import PendingGradient
 from dsgd.problem.problem import Problem
 from tests.support.each_row import each_row

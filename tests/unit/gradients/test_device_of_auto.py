@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dsgd.gradients import choice, device
+from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator, device_of_auto
-from dsgd.gradients.device import chosen_device
+from dsgd.host import gpu_facts
+from dsgd.host.gpu_facts import chosen_device
 from dsgd.problem.problem import build_problem
 from tests.support.each_row import each_row
 from tests.support.simulate import experiment
@@ -42,5 +43,5 @@ def test_a_gpu_with_a_name_of_mig_is_seen_without_cuda(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", begun)
-    monkeypatch.setattr(device, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(gpu_facts, "visible_gpus", lambda environment: 1)
     assert chosen_device("auto") == CUDA

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dsgd.data.grammar import generated_text
 from dsgd.data.partition import Partition
+from dsgd.data.text import generated_text
 from dsgd.data.text_windows import TextWindows, windows
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.tracing import Untranslatable

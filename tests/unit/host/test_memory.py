@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsgd.host.memory import available_memory, total_memory
+from dsgd.host.resources import available_memory, total_memory
 from tests.support.each_row import each_row
 
 

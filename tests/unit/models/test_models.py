@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dsgd.models import GPT, MLP, ModelConfig, ResNet
+from dsgd.models import GPT, MLP, ModelConfig, ResNet, TokenShape
 from dsgd.models.networks import Block
-from dsgd.models.token_shape import TokenShape
 from dsgd.models.transformers import Transformer, TransformerBlock
 from tests.support.each_row import each_row
 

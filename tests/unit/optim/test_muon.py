@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from dsgd.optim.muon import Muon, orthogonal
 from dsgd.optim.optimizer import AdamW, Matrix, State
-from dsgd.problem.matrices import matrices_of
-from dsgd.problem.slots import make_slots
+from dsgd.problem.slots import make_slots, matrices_of
 from tests.support.each_row import each_row
 from tests.support.simulate import simulate
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dsgd.problem.model_failed import ModelFailed
+from dsgd.problem.slots import ModelFailed
 from tests.support.each_row import each_row
 from tests.support.networks import problem_of
 from tests.support.own_modules import Scheduled, Two, ViewOfAWeight

@@ -29,7 +29,7 @@ from torch.distributed.distributed_c10d import Store
 from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.pairwise.ring import RingBroken, SumRing
 from dsgd.engines.dist.pairwise.wire import RINGS
-from dsgd.engines.dist.worker.device_thread import DeviceThread
+from dsgd.engines.dist.worker.device_vectors import DeviceThread
 
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 

@@ -24,11 +24,10 @@ from dsgd.engines.dist.worker.batches import Batch, Batches
 from dsgd.engines.dist.worker.compute_streams import ComputeStreams
 from dsgd.engines.dist.worker.pass_record import PassRecord
 from dsgd.engines.rules.step_rules import bucket_bytes
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.own_code import own_function, watched
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import real
+from dsgd.problem.slots import ModelFailed, real
 from dsgd.problem.state import dense
 
 

@@ -30,8 +30,8 @@ from dsgd.engines.dist.job import (
 )
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.worker.averaging import CollectiveFailed
-from dsgd.problem.model_failed import ModelFailed
 from dsgd.problem.precision import Unsuitable
+from dsgd.problem.slots import ModelFailed
 
 READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
 REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from dsgd.engines.dist.coordinator.spool import Spool
+from dsgd.engines.dist.coordinator.shared_vectors import Spool
 
 MIB = 1 << 20
 
@@ -16,7 +16,7 @@ CHILD = """
 import re, resource, sys
 from pathlib import Path
 import torch
-from dsgd.engines.dist.coordinator.spool import Spool
+from dsgd.engines.dist.coordinator.shared_vectors import Spool
 
 def anonymous_mib():
     return int(re.search(r"RssAnon:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024

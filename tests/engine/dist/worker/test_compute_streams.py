@@ -13,7 +13,7 @@ from dsgd.engines.dist.worker import compute as compute_module
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.batches import Batches
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.engines.dist.worker.device_thread import DeviceThread
+from dsgd.engines.dist.worker.device_vectors import DeviceThread
 from dsgd.engines.rules.marks import Diverged
 from dsgd.problem.problem import Problem
 from tests.support.fake_cuda import FakeCuda
