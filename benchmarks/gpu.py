@@ -35,7 +35,7 @@ from dsgd.gradients.pending import GradientEvaluator, PendingGradient
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores
 from dsgd.models.library import Torchvision
-from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare, tolerate_missing
+from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.runner.configuration import configure
 from dsgd.runner.plan import choose_engine
@@ -162,7 +162,6 @@ def graphs() -> None:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     compute_deterministically()
-    tolerate_missing(CUDA)
     failed = False
     cases = [("ResNet-20, 32 x 32", precision) for precision in ("fp32", "tf32", "bf16")]
     for name, precision in [*cases, ("ResNet-18, 64 x 64", "bf16")]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dsgd.cluster import Cluster
+from dsgd.cluster.failures import Failures
 from dsgd.crossing import RULES, WINDOW, Aim
 from dsgd.data import DataConfig
 from dsgd.models import ModelConfig
@@ -121,24 +122,24 @@ class Experiment:
             raise ValueError(f"algo.backups must be in [0, {self.nodes - 1}] (nodes - 1), got {self.algo.backups}")
         if self.total_samples is None and self.budget.time_s is None:
             raise ValueError("budget must give at least one of epochs, samples, steps, time_s, got none")
-        if self.total_samples is not None and self.total_samples == 0:
-            raise ValueError(f"budget must allow one step of {self.unit} samples, got {self._budget_samples:g} samples")
+        if self.total_samples == 0:
+            budget = self.budget
+            least = min(self._in_samples(budget.epochs, budget.samples, budget.steps).values())
+            raise ValueError(f"budget must allow one step of {self.unit} samples, got {least:g} samples")
         if self.schedule.kind == "cosine" and self.total_samples is None:
             raise ValueError(
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
             )
-        self._check_failures()
+        if self.cluster.failing is not None:
+            self._check_failures(self.cluster.failing)
         self._check_limits()
         if self.eval.conservation and self.gradients == "none":
             raise ValueError("eval.conservation must be false with engine.gradients=none, got true")
         if self.target.accuracy is not None and self.data.classes is None:
             raise ValueError(f"target.accuracy must be null for data without classes, got {self.target.accuracy}")
 
-    def _check_failures(self) -> None:
+    def _check_failures(self, failing: Failures) -> None:
         """Raise ValueError for failures that this run cannot have."""
-        failing = self.cluster.failing
-        if failing is None:
-            return
         failing.check(self.nodes, 0 if self.cluster.servers_colocated else self.algo.servers)
         if self.budget.time_s is not None:
             failing.check_time(self.budget.time_s)
@@ -160,16 +161,15 @@ class Experiment:
             raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
         if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
             raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
-        every_s, lasts_s = self.eval.every_time_s, self._least_time_s()
-        if every_s is not None and lasts_s / every_s > MOST_MARKS:
-            rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
-            raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
-
-    def _least_time_s(self) -> float:
-        """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
+        if (every_s := self.eval.every_time_s) is None:
+            return
         limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
         total = math.inf if self.total_samples is None else self.total_samples
-        return min(limit_s, self.cluster.longest_s * total / self._step_samples)
+        # about as long as the budget lasts on the clock of the simulator, 0 where only messages take time
+        lasts_s = min(limit_s, self.cluster.longest_s * total / self._step_samples)
+        if lasts_s / every_s > MOST_MARKS:
+            rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
+            raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
 
     @cached_property
     def epoch_samples(self) -> int:
@@ -205,11 +205,6 @@ class Experiment:
         return {name: count for name, count in counts.items() if count is not None}
 
     @cached_property
-    def _budget_samples(self) -> float:
-        budget = self.budget
-        return min(self._in_samples(budget.epochs, budget.samples, budget.steps).values(), default=math.inf)
-
-    @cached_property
     def sample_limits(self) -> dict[str, int]:
         """Samples that each given limit of the budget allows, in whole steps, by its key; without the limit of time."""
         budget = self.budget
@@ -223,8 +218,7 @@ class Experiment:
     @cached_property
     def total_samples(self) -> int | None:
         """The budget in samples of all workers, rounded down to whole steps; None if only the time is limited."""
-        wanted = self._budget_samples
-        return None if math.isinf(wanted) else int(wanted // self.unit) * self.unit
+        return min(self.sample_limits.values(), default=None)
 
     @cached_property
     def mark_samples(self) -> float:

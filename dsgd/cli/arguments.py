@@ -65,16 +65,12 @@ def unrecognized(unknown: Sequence[str], given: Sequence[str]) -> str:
 
 def check_quotes(overrides: Sequence[str]) -> None:
     """Raise ConfigError for a value that the shell has split at its spaces, as {3: 2.0} without quotes."""
+    opened_in = [sum((letter in "{[(") - (letter in "}])") for letter in text) for text in overrides]
     for number, text in enumerate(overrides):
-        for end in range(number + 2, len(overrides) + 1) if _open_brackets(text) > 0 else ():
-            whole = " ".join(overrides[number:end])
-            if _open_brackets(whole) == 0:
-                quoted = shlex.quote(as_typed(whole))
+        for end in range(number + 2, len(overrides) + 1) if opened_in[number] > 0 else ():
+            if sum(opened_in[number:end]) == 0:
+                quoted = shlex.quote(as_typed(" ".join(overrides[number:end])))
                 raise ConfigError(f"a value with spaces must be in quotes, {quoted}, got {as_typed(text)}")
-
-
-def _open_brackets(text: str) -> int:
-    return sum((letter in "{[(") - (letter in "}])") for letter in text)
 
 
 def version_line() -> str:

@@ -100,8 +100,9 @@ class ConfigTree:
         """Raises ConfigError if there is no such folder."""
         if config_dir is not None and not os.path.isdir(config_dir):
             raise ConfigError(f"--config-dir must be a folder, got {config_dir}")
-        Plugins.instance().register(UserFolder)
-        UserFolder.path = None if config_dir is None else f"file://{Path(config_dir).resolve()}"
+        if config_dir is not None:
+            Plugins.instance().register(UserFolder)
+            UserFolder.path = f"file://{Path(config_dir).resolve()}"
         try:
             with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
                 self.loader: ConfigLoader = GlobalHydra.instance().config_loader()
@@ -400,22 +401,20 @@ def plain(config: DictConfig) -> dict[str, Any]:
         raise ConfigError(str(error)) from error
     for key in BY_NODE:  # {3: 2.0} of a file and .3=4 of the command line are one node's
         group, _, name = key.partition(".")
-        if isinstance(values.get(group), dict) and name in values[group]:
+        if isinstance(values.get(group), dict) and isinstance(values[group].get(name), dict):
             values[group][name] = with_numbers(values[group][name])
     for group, choice in config.hydra.runtime.choices.items():
         if group in GROUPS and isinstance(values.get(group), dict):
-            _check_name(values[group], group, choice)
+            if values[group].get("name", choice) != choice and "_target_" in values[group]:
+                _check_name(values[group], group, choice)
             values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
     return values
 
 
 def _check_name(values: Mapping[str, Any], group: str, choice: str) -> None:
     """Raise ConfigError for a name that a record would show in place of the choice, where the group has no such key."""
-    name = values.get("name", choice)
-    if name == choice or "_target_" not in values:
-        return
     cls = locate(values["_target_"], group)
     if "name" not in cls.__dataclass_fields__:
         raise ConfigError(
-            f"{group}.name is not a key of {cls.__name__}, which {group}={choice} names, got {shown(name)}"
+            f"{group}.name is not a key of {cls.__name__}, which {group}={choice} names, got {shown(values['name'])}"
         )

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dsgd.cli.check import plan_job
 from dsgd.cli.compose import Job
 from dsgd.cli.folders import refuse_links
+from dsgd.cli.jobs import plan_job
 from dsgd.cli.local_sweep import LocalSweep
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally

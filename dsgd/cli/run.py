@@ -54,8 +54,7 @@ def _run(arguments: list[str], interruption: Interruption) -> int:
         if options.help or options.cfg or options.shell_completion:
             _show(tree, options)
             return 0
-        from dsgd.cli.check import check
-        from dsgd.cli.jobs import run_jobs
+        from dsgd.cli.jobs import check, run_jobs
         from dsgd.data.own_sets import sharing
 
         with sharing({}) if options.multirun else nullcontext():

@@ -127,7 +127,8 @@ class Cluster:
             if given and not self.collective_messages:
                 rule = f"collective_messages must be true with {name}, which no formula knows, and collective one of"
                 raise ValueError(f"{rule} {named}, got false and {self.collective}")
-        if not self.collective_messages and self.collective not in ("best", *self.with_formula):
+        has_formula = self.collective_messages or self.collective == "best" or self.collective in self.with_formula
+        if not has_formula:
             what = "islands" if self.islands > 1 else "links" if links else "slice_bytes, a limit per connection"
             raise ValueError(
                 f"collective must be one of best, {', '.join(self.with_formula)} with {what} and without "

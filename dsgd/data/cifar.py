@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.data.split import ImageSet, check_share
+from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet
 from dsgd.host.files import expanded, regular_file, version_of
 
 if TYPE_CHECKING:

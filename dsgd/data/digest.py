@@ -34,9 +34,9 @@ def data_digest(data: Data | Items) -> Digest:
     Raises DataLost for a sample that cannot be read."""
     shape = " x ".join(map(str, data.input_shape))
     digest = {
-        "training samples": _one(data.samples),
-        "input shapes": _one(shape),
-        "numbers of classes": _one(data.classes),
+        "training samples": {"1": str(data.samples)},
+        "input shapes": {"1": str(shape)},
+        "numbers of classes": {"1": str(data.classes)},
     }
     if isinstance(data, SingleSamples):
         source = data.source if isinstance(data, Items) else None
@@ -76,10 +76,6 @@ def _add(digest: hashlib.blake2b, part: Tensor | np.ndarray | str) -> None:
         digest.update(f"{part}\0".encode())
 
 
-def _one(value: object) -> dict[str, str]:
-    return {"1": str(value)}
-
-
 def _in_memory(data: Data, test: bool) -> Digest:
     """Return the parts of a set whose labels are all in memory."""
     inputs: Iterable[Tensor | str]
@@ -93,7 +89,7 @@ def _in_memory(data: Data, test: bool) -> Digest:
     else:
         values, labels = data.test_set if test else data.train_set
         inputs = [values[torch.from_numpy(_order(len(values))[:AT_ONCE])]]
-    return {"samples": _one(len(labels)), "labels": {"all": hashed([labels])}, "inputs": {"some": hashed(inputs)}}
+    return {"samples": {"1": str(len(labels))}, "labels": {"all": hashed([labels])}, "inputs": {"some": hashed(inputs)}}
 
 
 def _of_samples(data: SingleSamples, test: bool) -> Digest:
@@ -106,7 +102,7 @@ def _of_samples(data: SingleSamples, test: bool) -> Digest:
     with seeded_streams():
         is_drawn = again != [hashed(data.sample(test, index)) for index in order[:LEAST]]
     inputs, labels = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
-    parts: Digest = {"samples": _one(samples), "labels": {}, "inputs": {}}
+    parts: Digest = {"samples": {"1": str(samples)}, "labels": {}, "inputs": {}}
     deadline, due = time.monotonic() + LIMIT_S, LEAST
     with seeded_streams():
         for count, index in enumerate(order, start=1):

@@ -20,7 +20,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dsgd.data.split import ImageSet, check_share
+from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet
 from dsgd.host.files import version_of
 
 if TYPE_CHECKING:

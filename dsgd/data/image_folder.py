@@ -16,7 +16,8 @@ from PIL import Image
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.partition import check_share
-from dsgd.data.validation import Arrays, ImageSet
+from dsgd.data.split import ImageSet
+from dsgd.data.validation import Arrays
 from dsgd.streams import stream
 
 if TYPE_CHECKING:

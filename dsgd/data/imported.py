@@ -13,7 +13,8 @@ import numpy as np
 
 from dsgd.data import DataLost
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
-from dsgd.data.split import ImageSet, check_share
+from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.split import ImageSet, check_share
+from dsgd.data.partition import check_share
+from dsgd.data.split import ImageSet
 from dsgd.streams import stream
 
 MOST_RESOLUTION = 1024

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -138,17 +138,16 @@ def _sentence(rng: np.random.Generator) -> str:
     left = ["{sentence}"]  # what is to be written, last first
     while left:
         part = left.pop()
-        if part in _CHOICES:
-            weights, choices = _CHOICES[part]
+        if part.startswith("{"):
+            weights, choices = _choices(part[1:-1])
             left += choices[bisect(weights, weights[-1] * rng.random())]
         else:
             written.append(part)
     return "".join(written)
 
 
-def _choices(rules: dict[str, float]) -> tuple[list[float], list[list[str]]]:
+@cache
+def _choices(symbol: str) -> tuple[list[float], list[list[str]]]:
     """Return the cumulated weights of what may stand for a symbol, and the parts of each, last first."""
+    rules = RULES[symbol]
     return list(accumulate(rules.values())), [re.split(r"({\w+})", rule)[::-1] for rule in rules]
-
-
-_CHOICES = {f"{{{symbol}}}": _choices(rules) for symbol, rules in RULES.items()}

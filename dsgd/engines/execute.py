@@ -37,10 +37,10 @@ LATE = ("numpy.fft", "numpy.random", "dsgd.data.classification", "dsgd.models.ne
 
 
 def join_launch(plan: Plan, folder: Path) -> Joined | None:
-    """Meet the other processes of torchrun or srun, if real processes are wanted and one of these has started them.
+    """Meet the other processes of torchrun or srun, if one of these has started them. For real processes.
 
     folder: of the record, if this is rank 0. Raises ConfigError."""
-    if plan.engine == "sim" or (where := launch(os.environ)).kind == "local":
+    if (where := launch(os.environ)).kind == "local":
         return None
     from dsgd.engines.dist.launch.meeting import join  # imports torch
 

@@ -19,7 +19,7 @@ from dsgd.gradients.pending import GradientEvaluator, NullEvaluator
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.host.gpu_facts import chosen_device
 from dsgd.host.resources import keep_freed_memory
-from dsgd.problem.precision import compiling, prepare, tolerate_missing
+from dsgd.problem.precision import compiling, prepare
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed
 
@@ -57,7 +57,6 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
     if name == "auto" and experiment.device == "auto" and device.type == "cuda":
         device = device_of_auto(problem, experiment.precision, device)
     prepare(experiment.precision, device)
-    tolerate_missing(device)
     keep_freed_memory()
     # data without classes are quadratics, too small for a GPU
     loop_device = device if problem.data.classes is not None else torch.device("cpu")
@@ -79,12 +78,12 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
             graphs = GraphEvaluator(problem, loop_device)
         except Uncapturable as error:
             return loop(f"a gradient is no CUDA graph: {error}")
-        if wrong := deviation(problem, graphs):
+        if problem.state.in_place and (wrong := deviation(problem, graphs)):
             return loop(f"graphs does not serve {wrong}")
         return ChosenEvaluator(graphs, name, torch_threads, f"gradients: graphs, on {loop_device}")
     try:
         compiled = CompiledEvaluator(problem, experiment.nodes, device, cores)
-        if wrong := deviation(problem, compiled):
+        if problem.state.in_place and (wrong := deviation(problem, compiled)):
             raise Untranslatable(wrong)
     except Untranslatable as error:
         return loop(f"compiled does not know {error}")
@@ -114,9 +113,10 @@ def _loop(
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:
     """Return the option, if any, that only the module by itself supports. name: of the evaluator asked for."""
-    serves_bf16 = name == "graphs" or (name == "compiled" and bf16_is_there())
-    if experiment.precision in (("fp16",) if serves_bf16 else ("bf16", "fp16")):
-        return f"precision={experiment.precision}"
+    precision = experiment.precision
+    serves_bf16 = precision == "bf16" and (name == "graphs" or (name == "compiled" and bf16_is_there()))
+    if precision in ("bf16", "fp16") and not serves_bf16:
+        return f"precision={precision}"
     if experiment.channels_last and name != "graphs":
         return "channels_last=true"
     return "compile=true" if experiment.compile else None

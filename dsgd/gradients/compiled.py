@@ -181,7 +181,8 @@ class Kernels:
             scratch.restype = ctypes.c_long
             self._scratch = scratch(ctypes.byref(self._program)) // self._stored.itemsize
         else:
-            self._scratch = max((_scratch(step, tokens, width) for step in program.steps), default=0)
+            scratching = [step for step in program.steps if step.tiles or step.kind == "attend"]
+            self._scratch = max((_scratch(step, tokens, width) for step in scratching), default=0)
         stored = 2 * self._arena + self._scratch
         self.bytes = stored * self._stored.itemsize + problem.dimension * dtype.itemsize
 
@@ -217,7 +218,9 @@ class Kernels:
         """Return gradients [n, d] and losses [n] at n vectors [d]. buffers: [n, nb], change in place. inputs: [n, b,
         *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: of dropout, see `new_masks`. Raises
         IndexError for a label that is none of the classes, and for a token without a row in the network's tables."""
-        n, inputs, labels = len(xs), self._entering(inputs, xs), labels.contiguous()
+        if self._vocabulary:
+            _check_tokens(inputs, self._vocabulary)
+        n, inputs, labels = len(xs), inputs.to(xs[0].dtype).contiguous(), labels.contiguous()
         g, losses = inputs.new_empty(n, self._dimension), inputs.new_empty(n)
         arena = inputs.new_empty(self._arena + self._scratch, dtype=self._stored)
         gradients = inputs.new_empty(self._arena + self._spare, dtype=self._stored)
@@ -242,7 +245,9 @@ class Kernels:
     def logits(self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor) -> Tensor:
         """Return the logits [n, samples, classes], of sequences [n, samples, classes, tokens], in evaluation, at n
         vectors [d] with buffers [n, nb]. inputs: [samples, *input_shape], the same for all."""
-        inputs, vectors = self._entering(inputs, xs), [x.contiguous() for x in xs]
+        if self._vocabulary:
+            _check_tokens(inputs, self._vocabulary)
+        inputs, vectors = inputs.to(xs[0].dtype).contiguous(), [x.contiguous() for x in xs]
         arena = inputs.new_empty(self._arena + self._scratch)
         count = inputs.numel() if self._tokens else len(inputs)
         z = inputs.new_empty(len(xs), count, self._program.classes)
@@ -258,12 +263,12 @@ class Kernels:
         )
         return z.unflatten(1, (-1, self._tokens)).transpose(2, 3) if self._tokens else z
 
-    def _entering(self, inputs: Tensor, xs: Sequence[Tensor]) -> Tensor:
-        """Return inputs as the kernels read them: tokens as numbers of the vectors' type."""
-        if self._vocabulary and inputs.numel() and not 0 <= int(inputs.min()) <= int(inputs.max()) < self._vocabulary:
-            token = next(int(token) for token in inputs.aminmax() if not 0 <= token < self._vocabulary)
-            raise IndexError(f"a token must be >= 0 and < {self._vocabulary}, got {token}")
-        return inputs.to(xs[0].dtype).contiguous()
+
+def _check_tokens(inputs: Tensor, vocabulary: int) -> None:
+    """Raise IndexError for a token without a row in the network's tables."""
+    for token in map(int, inputs.aminmax() if inputs.numel() else ()):
+        if not 0 <= token < vocabulary:
+            raise IndexError(f"a token must be >= 0 and < {vocabulary}, got {token}")
 
 
 def _scratch(step: ProgramStep, tokens: int, width: int) -> int:
@@ -355,8 +360,9 @@ def _verify(problem: Problem, program: NetworkProgram) -> None:
     kernels = Kernels(program, problem, len(labels), torch.float64)
     logits, masks = kernels.logits(xs, buffers, inputs), kernels.new_masks(2)
     for row, mask in enumerate(masks):
-        with problem.drawing(row, 0):
-            kernels.draw(mask)
+        if len(mask):
+            with problem.drawing(row, 0):
+                kernels.draw(mask)
     g, losses = kernels.gradients(xs, buffers, inputs.expand(2, *inputs.shape), labels.expand(2, *labels.shape), masks)
     plain_inputs = inputs.double() if inputs.is_floating_point() else inputs
     for row, (x, statistics) in enumerate(points):

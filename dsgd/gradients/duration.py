@@ -12,7 +12,7 @@ import torch
 from dsgd.experiment import Experiment
 from dsgd.host.gpu_facts import chosen_device
 from dsgd.host.resources import keep_freed_memory
-from dsgd.problem.precision import compiling, compute_deterministically, prepare, tolerate_missing
+from dsgd.problem.precision import compiling, compute_deterministically, prepare
 from dsgd.problem.problem import Problem
 
 WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
@@ -44,7 +44,6 @@ def gradient_duration(experiment: Experiment, problem: Problem, threads: int) ->
     # where `choose_evaluator` computes gradients one at a time
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     prepare(experiment.precision, device)
-    tolerate_missing(device)
     problem.to(device)
     inputs, targets = (part.to(device) for part in problem.data.batch(0, 0))
     x, buffers = problem.start.to(device, copy=True), problem.start_buffers.to(device, copy=True)

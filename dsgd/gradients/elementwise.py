@@ -65,27 +65,21 @@ def _applied(
     )
 
 
-def arithmetic(operation: str) -> Callable[[Translation, fx.Node], Activation]:
-    """Return the rule of an operator, + - * or /, whose operands are values, parameters, buffers or numbers."""
-
-    def rule(translation: Translation, node: fx.Node) -> Activation:
-        in_place = node.target in _IN_PLACE or str(node.target).endswith("_")
-        if len(node.args) != 2 or node.kwargs or (in_place and len(source(node).users) > 1):  # others read the result
-            raise Untranslatable(translation.trace.name(node))
-        left, right = node.args
-        if operation == "+" and (table := positions(translation, node)):
-            return table
-        if not translation.trace.is_tensor(right):
-            return _with_number(
-                translation, node, translation.read(node, left), operation, translation.trace.constant(right)
-            )
-        if not translation.trace.is_tensor(left):
-            return _number_with(
-                translation, node, translation.trace.constant(left), operation, translation.read(node, right)
-            )
-        return _combined(translation, node, operation)
-
-    return rule
+def arithmetic(operation: str, translation: Translation, node: fx.Node) -> Activation:
+    """Translate an operator, + - * or /, whose operands are values, parameters, buffers or numbers."""
+    in_place = node.target in _IN_PLACE or str(node.target).endswith("_")
+    if len(node.args) != 2 or node.kwargs or (in_place and len(source(node).users) > 1):  # others read the result
+        raise Untranslatable(translation.trace.name(node))
+    left, right = node.args
+    if operation == "+" and (table := positions(translation, node)):
+        return table
+    if not translation.trace.is_tensor(right):
+        number = translation.trace.constant(right)
+        return _with_number(translation, node, translation.read(node, left), operation, number)
+    if not translation.trace.is_tensor(left):
+        number = translation.trace.constant(left)
+        return _number_with(translation, node, number, operation, translation.read(node, right))
+    return _combined(translation, node, operation)
 
 
 def _with_number(
@@ -169,27 +163,23 @@ def _place(translation: Translation, tensor: Tensor) -> dict[str, int]:
     return {"mean": translation.buffer(tensor)}
 
 
-def gathered_by(function: Callable[..., Tensor]) -> Callable[[Translation, fx.Node], Activation]:
-    """Return the rule of a function that leaves numbers out, moves them, or adds zeros."""
-
-    def rule(translation: Translation, node: fx.Node) -> Activation:
-        value = translation.source(node)
-        shape, numbers = ((translation.tokens,) if translation.tokens else ()) + value.shape, value.shape.numel()
-        places = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64).view(1, *shape)
-        named = {name: translation.trace.constant(option) for name, option in node.kwargs.items()}
-        try:
-            moved = function(places, *(translation.trace.constant(option) for option in node.args[1:]), **named)
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the batch axis is picked from, too
-            raise Untranslatable(translation.trace.name(node)) from error
-        if moved.shape != (1, *translation.trace.shape(node)):
-            raise Untranslatable(translation.trace.name(node))
-        rows = moved.long().view(-1, translation.shape(node).numel()) - 1
-        first, begins = rows[0], torch.arange(0, len(rows) * numbers, numbers).unsqueeze(1)
-        if not torch.equal(rows, torch.where(first < 0, first, first + begins)):  # tokens take from others
-            raise Untranslatable(translation.trace.name(node))
-        return gathered(translation, node, first)
-
-    return rule
+def gathered_by(function: Callable[..., Tensor], translation: Translation, node: fx.Node) -> Activation:
+    """Translate a function that leaves numbers out, moves them, or adds zeros."""
+    value = translation.source(node)
+    shape, numbers = ((translation.tokens,) if translation.tokens else ()) + value.shape, value.shape.numel()
+    places = torch.arange(1.0, 1 + math.prod(shape), dtype=torch.float64).view(1, *shape)
+    named = {name: translation.trace.constant(option) for name, option in node.kwargs.items()}
+    try:
+        moved = function(places, *(translation.trace.constant(option) for option in node.args[1:]), **named)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the batch axis is picked from, too
+        raise Untranslatable(translation.trace.name(node)) from error
+    if moved.shape != (1, *translation.trace.shape(node)):
+        raise Untranslatable(translation.trace.name(node))
+    rows = moved.long().view(-1, translation.shape(node).numel()) - 1
+    first, begins = rows[0], torch.arange(0, len(rows) * numbers, numbers).unsqueeze(1)
+    if not torch.equal(rows, torch.where(first < 0, first, first + begins)):  # tokens take from others
+        raise Untranslatable(translation.trace.name(node))
+    return gathered(translation, node, first)
 
 
 def concatenated(translation: Translation, node: fx.Node) -> Activation:

@@ -96,9 +96,8 @@ def serves_side_by_side(problem: Problem) -> bool:
 
 
 def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
-    """Hold consecutive steps by an evaluator against those by a copy of the module itself. Returns what differs."""
-    if not problem.state.in_place:
-        return None
+    """Hold consecutive steps by an evaluator against those by a copy of a module with code of its own. Returns what
+    differs."""
     plain = problem.twin()
     x, buffers = plain.start.clone(), plain.start_buffers.clone()
     for step in range(STEPS):

@@ -22,21 +22,18 @@ AHEAD = 2  # calls of each thread whose arguments are there at a time: they hold
 class SideBySide:
     """Run calls in `workers` threads, each of which computes with an equal share of torch's threads.
 
-    One worker is the calling thread itself. threads_each: torch threads of a worker. The calling thread should use no
+    One worker is the calling thread itself. threads_each: torch threads of a worker. total: threads
+    that compute, torch's included. The calling thread should use no
     more for its own sums of vectors: waking idle threads takes longer than the sum.
     """
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.threads_each = max(1, torch.get_num_threads() // workers)
+        self.total = workers * self.threads_each
         self._pool: ThreadPoolExecutor | None = None
         if workers > 1:
             self._pool = ThreadPoolExecutor(workers, "gradients", torch.set_num_threads, (self.threads_each,))
-
-    @property
-    def total(self) -> int:
-        """Return the number of threads that compute, torch's included."""
-        return self.workers * self.threads_each
 
     def share(self, count: int) -> int:
         """Return how many of so many equal pieces to give to one call: small ones, as a core may be slower."""

@@ -8,7 +8,8 @@ as does a parameter that no layer uses.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
             value = _value(translation, node)
             if value is not None:
                 translation.values[node] = value
-    return translation.finished(output), BatchCounters.from_trace(translation.trace)
+    return translation.finished(output), BatchCounters(translation.trace)
 
 
 def _steps(trace: ModuleTrace) -> list[str]:
@@ -155,17 +156,16 @@ def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -
 
 
 def _as_layer(
-    rule: Callable[[Translation, fx.Node, Any], Activation], layer: type[nn.Module], *options: str
-) -> Callable[[Translation, fx.Node], Activation]:
-    """Return the rule of a function that does as a layer does. options: its arguments behind the input, by the names
-    that the layer has for them."""
-
-    def of_function(translation: Translation, node: fx.Node) -> Activation:
-        given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
-        known = {name: translation.trace.constant(option) for name, option in given.items()}
-        return rule(translation, node, layer(**known))
-
-    return of_function
+    rule: Callable[[Translation, fx.Node, Any], Activation],
+    layer: type[nn.Module],
+    options: Sequence[str],
+    translation: Translation,
+    node: fx.Node,
+) -> Activation:
+    """Translate a function that does as a layer does. options: its arguments behind the input, by the names that the
+    layer has for them."""
+    given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
+    return rule(translation, node, layer(**{name: translation.trace.constant(value) for name, value in given.items()}))
 
 
 def _relu(translation: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
@@ -207,55 +207,61 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
 }
 _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((F.relu, torch.relu), _relu),
-    **dict.fromkeys((operator.add, operator.iadd, torch.add), arithmetic("+")),
-    **dict.fromkeys((operator.sub, operator.isub, torch.sub), arithmetic("-")),
-    **dict.fromkeys((operator.mul, operator.imul, torch.mul), arithmetic("*")),
-    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div), arithmetic("/")),
+    **dict.fromkeys((operator.add, operator.iadd, torch.add), partial(arithmetic, "+")),
+    **dict.fromkeys((operator.sub, operator.isub, torch.sub), partial(arithmetic, "-")),
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul), partial(arithmetic, "*")),
+    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div), partial(arithmetic, "/")),
     **dict.fromkeys((operator.neg, torch.neg), negated),
     **dict.fromkeys((torch.cat, torch.concat), concatenated),
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
     torch.mean: global_average_pool,
     F.linear: _linear_function,
-    F.max_pool2d: _as_layer(
-        max_pool, nn.MaxPool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
+    F.max_pool2d: partial(
+        _as_layer,
+        max_pool,
+        nn.MaxPool2d,
+        ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
     ),
-    F.avg_pool2d: _as_layer(
+    F.avg_pool2d: partial(
+        _as_layer,
         average_pool,
         nn.AvgPool2d,
-        *("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     ),
-    F.adaptive_avg_pool2d: _as_layer(adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
-    F.adaptive_max_pool2d: _as_layer(adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size", "return_indices"),
-    F.gelu: _as_layer(activate, nn.GELU, "approximate"),
-    F.elu: _as_layer(activate, nn.ELU, "alpha", "inplace"),
-    F.leaky_relu: _as_layer(activate, nn.LeakyReLU, "negative_slope", "inplace"),
-    F.silu: _as_layer(activate, nn.SiLU, "inplace"),
-    F.selu: _as_layer(activate, nn.SELU, "inplace"),
-    F.mish: _as_layer(activate, nn.Mish, "inplace"),
-    F.relu6: _as_layer(activate, nn.ReLU6, "inplace"),
-    F.hardsigmoid: _as_layer(activate, nn.Hardsigmoid, "inplace"),
-    F.hardswish: _as_layer(activate, nn.Hardswish, "inplace"),
-    F.softplus: _as_layer(activate, nn.Softplus, "beta", "threshold"),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid), _as_layer(activate, nn.Sigmoid)),
-    **dict.fromkeys((torch.tanh, F.tanh), _as_layer(activate, nn.Tanh)),
+    F.adaptive_avg_pool2d: partial(_as_layer, adaptive_average_pool, nn.AdaptiveAvgPool2d, ("output_size",)),
+    F.adaptive_max_pool2d: partial(
+        _as_layer, adaptive_max_pool, nn.AdaptiveMaxPool2d, ("output_size", "return_indices")
+    ),
+    F.gelu: partial(_as_layer, activate, nn.GELU, ("approximate",)),
+    F.elu: partial(_as_layer, activate, nn.ELU, ("alpha", "inplace")),
+    F.leaky_relu: partial(_as_layer, activate, nn.LeakyReLU, ("negative_slope", "inplace")),
+    F.silu: partial(_as_layer, activate, nn.SiLU, ("inplace",)),
+    F.selu: partial(_as_layer, activate, nn.SELU, ("inplace",)),
+    F.mish: partial(_as_layer, activate, nn.Mish, ("inplace",)),
+    F.relu6: partial(_as_layer, activate, nn.ReLU6, ("inplace",)),
+    F.hardsigmoid: partial(_as_layer, activate, nn.Hardsigmoid, ("inplace",)),
+    F.hardswish: partial(_as_layer, activate, nn.Hardswish, ("inplace",)),
+    F.softplus: partial(_as_layer, activate, nn.Softplus, ("beta", "threshold")),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), partial(_as_layer, activate, nn.Sigmoid, ())),
+    **dict.fromkeys((torch.tanh, F.tanh), partial(_as_layer, activate, nn.Tanh, ())),
     F.dropout: dropped,
     F.scaled_dot_product_attention: attention,
     torch.transpose: transposed,
     torch.permute: permuted,
-    operator.getitem: gathered_by(slice_of),
-    F.pad: gathered_by(zeros_around),
+    operator.getitem: partial(gathered_by, slice_of),
+    F.pad: partial(gathered_by, zeros_around),
 }
 _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("relu", "relu_"), _relu),
-    **dict.fromkeys(("add", "add_"), arithmetic("+")),
-    **dict.fromkeys(("sub", "sub_"), arithmetic("-")),
-    **dict.fromkeys(("mul", "mul_"), arithmetic("*")),
-    **dict.fromkeys(("div", "div_"), arithmetic("/")),
+    **dict.fromkeys(("add", "add_"), partial(arithmetic, "+")),
+    **dict.fromkeys(("sub", "sub_"), partial(arithmetic, "-")),
+    **dict.fromkeys(("mul", "mul_"), partial(arithmetic, "*")),
+    **dict.fromkeys(("div", "div_"), partial(arithmetic, "/")),
     "neg": negated,
     **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze"), _alias),
     "transpose": transposed,
     "permute": permuted,
     "mean": global_average_pool,
-    "sigmoid": _as_layer(activate, nn.Sigmoid),
-    "tanh": _as_layer(activate, nn.Tanh),
+    "sigmoid": partial(_as_layer, activate, nn.Sigmoid, ()),
+    "tanh": partial(_as_layer, activate, nn.Tanh, ()),
 }

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed, Slot
-from dsgd.problem.state import WORD, ModuleState, word_count
+from dsgd.problem.state import WORD, word_count
 
 BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
 
@@ -212,19 +212,15 @@ class BatchCounters:
 
     more: how much a training pass adds to each word of 8 bytes of the buffers that are stored as bytes."""
 
-    def __init__(self, state: ModuleState, more: Tensor) -> None:
-        self._numbers, self._more = state.numbers, more
-
-    @classmethod
-    def from_trace(cls, trace: ModuleTrace) -> BatchCounters:
-        """Return those of the norms that a forward pass calls."""
+    def __init__(self, trace: ModuleTrace) -> None:
+        """trace: of a forward pass, whose norms count."""
         calls = Counter(id(trace.modules[str(node.target)]) for node in trace.graph.nodes if node.op == "call_module")
         state = trace.problem.state
-        more = torch.zeros(sum(map(word_count, state.others)), dtype=torch.int64)
+        self._numbers = state.numbers
+        self._more = torch.zeros(sum(map(word_count, state.others)), dtype=torch.int64)
         for slot in state.others:
             if _counts(slot):
-                more[slot.start // WORD] = calls[id(slot.owner)]
-        return cls(state, more)
+                self._more[slot.start // WORD] = calls[id(slot.owner)]
 
     def count(self, buffers: Tensor) -> None:
         """Count one more batch in the buffers [n, nb] of n models, in place."""

@@ -226,12 +226,7 @@ class Translation:
         self.program.output, self.program.classes = value.offset, value.shape[0]
         if self._unused:
             raise Untranslatable("parameters that no layer of its own has")
-        self._order_gradients()
-        return self.program
-
-    def _order_gradients(self) -> None:
-        """Note for each step what its gradients are added to: backwards, the first that gives one to an activation sets
-        it. Raises Untranslatable for an activation that nothing reads."""
+        # what the gradients of a step are added to: backwards, the first that gives one to an activation sets it
         given = {self.program.output}
         for step in reversed(self.program.steps):
             if step.to not in given:
@@ -249,6 +244,7 @@ class Translation:
             if step.kind == "attend":
                 step.third_adds = step.third in given
                 given.add(step.third)
+        return self.program
 
 
 def inverse(window: Tensor, pixels: int) -> Tensor:

@@ -14,6 +14,7 @@ PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
 SPECIAL_STEPS = 0xFFFFFFF0
 PTY = "SLURM_PTY_PORT"  # set by srun --pty
+RESTARTS = "SLURM_RESTART_COUNT"  # of the job; set from the first restart on
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def launch(environment: Mapping[str, str]) -> Launch:
     # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of what a launcher sets
     if "RANK" in environment or ("WORLD_SIZE" in environment and "SLURM_JOB_ID" not in environment):
         return _torchrun(environment)
-    return _local(_restarts(environment))
+    return _local(_number(environment, RESTARTS, 0, default=0))
 
 
 def legible(environment: Mapping[str, str]) -> Launch | None:
@@ -119,7 +120,7 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
                 f"unset {by_hand}, or start the processes with torchrun"
             )
     job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, "SLURM_STEP_ID", 0)
-    attempt, name = _restarts(environment), f"slurm-{job}.{step}"
+    attempt, name = _number(environment, RESTARTS, 0, default=0), f"slurm-{job}.{step}"
     if nodes == 1:  # what is typed into a shell is no run of its step's
         return _local(attempt, None if PTY in environment else name)
     hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
@@ -146,11 +147,6 @@ def _in_step(environment: Mapping[str, str]) -> bool:
     """Return whether srun started this process. A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no
     step; the shell of salloc may be a special step."""
     return _number(environment, "SLURM_STEP_ID", 0, default=SPECIAL_STEPS) < SPECIAL_STEPS
-
-
-def _restarts(environment: Mapping[str, str]) -> int:
-    """Return how often SLURM has restarted the job; it sets the variable from the first restart on."""
-    return _number(environment, "SLURM_RESTART_COUNT", 0, default=0)
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:

@@ -157,7 +157,7 @@ class StopRequests:
         """Let a second Ctrl-C raise Interrupted inside of the block, or at its beginning, but not after it."""
         self._armed = True
         try:
-            self.deliver()
+            self.check()
             yield
         finally:
             self._armed = False
@@ -168,7 +168,8 @@ class StopRequests:
         before, self._armed = self._armed, False
         yield
         self._armed = before
-        self.deliver()
+        if before:
+            self.check()
 
 
 @contextmanager

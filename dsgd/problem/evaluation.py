@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dsgd.data.protocols import sample_losses, test_samples
 from dsgd.experiment import Evaluation
-from dsgd.problem.problem import Measured, Problem
+from dsgd.problem.problem import Problem
 
 # the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
 AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
@@ -49,7 +49,18 @@ def measure(
     """
     output, statistics = output_model(problem, rule, xs, buffers, centre)
     train = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
-    return fields(train, problem.evaluate(output, statistics, test=True), xs)
+    test = problem.evaluate(output, statistics, test=True)
+    consensus_distance, median, discrepancy = spread(xs)
+    return dict.fromkeys(FIELDS) | {
+        "train_loss": train.loss,
+        "test_loss": test.loss,
+        "test_loss_deviation": test.deviation,
+        "test_accuracy": test.accuracy,
+        "test_top5": test.top5,
+        "consensus_distance": consensus_distance,
+        "pairwise_distance_median": median,
+        "discrepancy": discrepancy,
+    }
 
 
 def measure_workers(
@@ -93,22 +104,6 @@ def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int]
         for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
     ]
     return [count - 1 for count in accumulate(news)], [rank for rank, new in enumerate(news) if new]
-
-
-def fields(train: Measured, test: Measured, xs: Sequence[Tensor]) -> dict[str, float | None]:
-    """Combine evaluations of the output model and the spread of every worker's vector [d] into the `FIELDS` of a mark
-    that evaluates no workers."""
-    consensus_distance, median, discrepancy = spread(xs)
-    return dict.fromkeys(FIELDS) | {
-        "train_loss": train.loss,
-        "test_loss": test.loss,
-        "test_loss_deviation": test.deviation,
-        "test_accuracy": test.accuracy,
-        "test_top5": test.top5,
-        "consensus_distance": consensus_distance,
-        "pairwise_distance_median": median,
-        "discrepancy": discrepancy,
-    }
 
 
 def accuracy_fields(accuracies: Sequence[float]) -> dict[str, float | None]:

@@ -5,8 +5,6 @@ that have none, or for which it was established that the code makes no differenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as hooks_of_all
@@ -25,35 +23,31 @@ def has_own_code(module: nn.Module) -> bool:
 def watched(module: nn.Module) -> str | None:
     """Return what a module has that acts when its layers are called or its gradients are computed, and that its own
     `forward` does not show: a hook, a patched method, a parametrization, a tensor of another type. None: nothing."""
-    return next(_watched(module), None)
-
-
-def _watched(module: nn.Module) -> Iterator[str]:
     if any(getattr(hooks_of_all, name, None) for name in _HOOKS_OF_ALL):
-        yield "hooks of all modules"
+        return "hooks of all modules"
     for path, part in module.named_modules():
         name = f"{path} ({type(part).__name__})" if path else type(part).__name__
         if any(getattr(part, kind, None) for kind in _HOOKS):
-            yield f"a hook of {name}"
+            return f"a hook of {name}"
         if isinstance(part, (torch.jit.ScriptModule, fx.GraphModule)):
-            yield f"{name}, which torch has made of other code"
-            continue
+            return f"{name}, which torch has made of other code"
         if parametrize.is_parametrized(part):
-            yield f"a parametrization of {name}"
+            return f"a parametrization of {name}"
         if patched := [key for key, value in vars(part).items() if callable(value) and hasattr(type(part), key)]:
-            yield f"{name}, whose {patched[0]} is another one than that of its class"
+            return f"{name}, whose {patched[0]} is another one than that of its class"
         if type(part).__call__ is not nn.Module.__call__:
-            yield f"{name}, whose class has a __call__ of its own"
+            return f"{name}, whose class has a __call__ of its own"
         if _is_known(type(part)) and not type(part).forward.__module__.startswith(KNOWN):
-            yield f"{name}, whose class was given another forward"
+            return f"{name}, whose class was given another forward"
     for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for path, tensor in tensors:
             if getattr(tensor, "_backward_hooks", None) or getattr(tensor, "_post_accumulate_grad_hooks", None):
-                yield f"a hook of the {kind} {path}"
+                return f"a hook of the {kind} {path}"
             if type(tensor) not in (Tensor, nn.Parameter):
-                yield f"the {kind} {path}, a {type(tensor).__name__}"
+                return f"the {kind} {path}, a {type(tensor).__name__}"
             if tensor.is_complex():
-                yield f"the {kind} {path} of complex numbers"
+                return f"the {kind} {path} of complex numbers"
+    return None
 
 
 def _is_known(kind: type[nn.Module]) -> bool:

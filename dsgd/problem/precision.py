@@ -33,12 +33,11 @@ def parameter_dtype(precision: str) -> torch.dtype:
     return torch.float64 if precision == "fp64" else torch.float32
 
 
-def loss_scales(autocast: torch.dtype | None) -> tuple[float, ...]:
-    return LOSS_SCALES if autocast == torch.float16 else (1.0,)
-
-
 def prepare(precision: str, device: torch.device) -> None:
-    """Set torch's precision in this process for a device. Raises Unsuitable if the device lacks it."""
+    """Set torch's precision in this process for a device. Raises Unsuitable if the device lacks it.
+
+    After `compute_deterministically` torch only warns of operations that have no deterministic form on a GPU, like
+    adaptive pooling to more than one number in VGG and AlexNet."""
     if device.type != "cuda":
         if precision == "tf32":
             raise Unsuitable("precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32, which only GPUs have")
@@ -50,6 +49,8 @@ def prepare(precision: str, device: torch.device) -> None:
     # the older of two sets of settings: the newer one is not told to it, and the compiler, which asks it, raises
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    if torch.are_deterministic_algorithms_enabled():
+        torch.set_deterministic_debug_mode("warn")
 
 
 def compute_deterministically() -> None:
@@ -60,13 +61,6 @@ def compute_deterministically() -> None:
     # that mode would fill every new tensor: a twentieth of a run's time
     settings: Any = torch.utils.deterministic
     settings.fill_uninitialized_memory = False
-
-
-def tolerate_missing(device: torch.device) -> None:
-    """Have torch warn, after `compute_deterministically`, of operations that only a GPU has no deterministic form of,
-    like adaptive pooling to more than one number in VGG and AlexNet."""
-    if device.type == "cuda":
-        torch.set_deterministic_debug_mode("warn")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dsgd.data import Data
 from dsgd.data.global_streams import seeded_beside
 from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
-from dsgd.problem.precision import AUTOCAST, loss_scales, parameter_dtype
+from dsgd.problem.precision import AUTOCAST, LOSS_SCALES, parameter_dtype
 from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of
 from dsgd.problem.state import ModuleState
 from dsgd.streams import stream
@@ -73,7 +73,7 @@ class Problem:
         self.autocast = autocast
         self.channels_last = channels_last
         self.compiled = compiled
-        self.loss_scales = loss_scales(autocast)
+        self.loss_scales = LOSS_SCALES if autocast == torch.float16 else (1.0,)
         self.device = torch.device("cpu")
         self._run: Callable[[Tensor], Tensor] | None = None if compiled else module
         self.parameters, self.buffers = self.state.parameters, self.state.buffers
@@ -101,7 +101,8 @@ class Problem:
         decay = self.weight_decay, self._decay_norm_and_bias
         twin = Problem(module, self.data, self.dtype, *decay, seed=self._seed, **options)
         twin.start, twin.start_buffers = self.start, self.start_buffers
-        twin.to(self.device)
+        if self.device.type != "cpu":
+            twin.to(self.device)
         return twin
 
     def outputs(self, inputs: Tensor) -> Tensor:

@@ -83,17 +83,12 @@ def is_norm_or_bias(slot: Slot) -> bool:
 
     The name is what the parameter is called in the module that owns it; of a list, the name of the list; of a
     parametrization, that of the tensor which it gives."""
-    if len(slot.shape) <= 1 or "bias" in _name(slot.path) or isinstance(slot.owner, NORMS):
+    parts = [part for part in slot.path.split(".") if not part.isdigit()] or [""]
+    name = parts[parts.index("parametrizations") + 1] if "parametrizations" in parts[:-1] else parts[-1]
+    if len(slot.shape) <= 1 or "bias" in name or isinstance(slot.owner, NORMS):
         return True
     kinds = (kind.__name__.lower() for kind in type(slot.owner).__mro__)
     return any("norm" in kind for kind in kinds) and sum(axis > 1 for axis in slot.shape) <= 1
-
-
-def _name(path: str) -> str:
-    parts = [part for part in path.split(".") if not part.isdigit()]
-    if "parametrizations" in parts[:-1]:
-        return parts[parts.index("parametrizations") + 1]
-    return parts[-1] if parts else ""
 
 
 def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:

@@ -9,6 +9,7 @@ that two layers share, and whatever else the code may hold stay what they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -41,8 +42,9 @@ class ModuleState:
         _convert(module, dtype)
         if channels_last and self.in_place:
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        self._tie()
-        self.parameters = make_slots(module, "_parameters", lambda tensor: tensor.requires_grad, channels_last)
+        if self.shared:
+            self._tie()
+        self.parameters = make_slots(module, "_parameters", attrgetter("requires_grad"), channels_last)
         self.buffers = make_slots(module, "_buffers", _is_number)
         self.others = _byte_slots(make_slots(module, "_buffers", lambda tensor: not _is_number(tensor)))
         self.numbers = sum(slot.shape.numel() for slot in self.buffers)
@@ -57,7 +59,8 @@ class ModuleState:
 
     def _attach(self) -> None:
         """Take hold of the module's tensors."""
-        self._tie()
+        if self.shared:
+            self._tie()
         self.trained = [tensor for tensor in self.module.parameters() if tensor.requires_grad]
         self._fixed = [
             (path, tensor, tensor._version)
@@ -68,7 +71,7 @@ class ModuleState:
         self._of_buffers, self._of_others = (
             [_buffer((slot.owner, slot.name)) for slot in slots] for slots in (self.buffers, self.others)
         )
-        self._names = self._registered()
+        self._names = self._registered() if self.in_place else {}
         self._bound: tuple[Tensor | None, Tensor | None] = None, None  # the vectors whose views the module has
 
     def to(self, device: torch.device) -> None:

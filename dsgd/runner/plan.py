@@ -60,24 +60,23 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         extended = budgets_before(values, checkpoint.header)
         check_still_to_do(checkpoint, values)
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
-    check_gradients(config, engine)
+    if engine != "sim":
+        check_gradients(config, engine)
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
-    if line := tightest(experiment):
-        why += f"\n{line}"
+    if len(set(experiment.sample_limits.values())) > 1:
+        why += f"\n{tightest(experiment)}"
     return Plan(config, engine, why, checkpoint, extended=extended)
 
 
 def tightest(experiment: Experiment) -> str:
-    """Say which limit of the budget ends the run before the others that are given; empty where there is no other, and
-    nothing of the limit of time, which only the run itself can tell."""
+    """Say which limit of the budget, of several, ends the run before the others; nothing of the limit of time, which
+    only the run itself can tell."""
     limits = experiment.sample_limits
-    first = min(limits.values(), default=0)
-    key = next((key for key, samples in limits.items() if samples == first), "")
+    key = min(limits, key=lambda key: limits[key])
+    first = limits[key]
     later = [f"{other}={_limit(experiment, other)}" for other, samples in limits.items() if samples > first]
-    if not later:
-        return ""
     lasts = f"ends the run after {experiment.steps_in(first)} steps, before {' and '.join(later)}"
     return f"{key}={_limit(experiment, key)} {lasts}; {key}=null lifts it"
 
@@ -87,14 +86,15 @@ def _limit(experiment: Experiment, key: str) -> str:
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:
-    """Raise ConfigError for what only a simulation does: leaving gradients out, checking sums over all workers,
-    evaluating parts of the test set, going on without a worker in lock-step. And for what engine=torch does not do."""
-    if engine != "sim" and config.engine.gradients == "none":
+    """Raise ConfigError for what only a simulation does, where this is none: leaving gradients out, checking sums over
+    all workers, evaluating parts of the test set, going on without a worker in lock-step. Also for what engine=torch
+    does not do."""
+    if config.engine.gradients == "none":
         raise ConfigError(f"engine.gradients must not be none with engine={engine}, got none")
     for key in ("conservation", "test_folds"):
-        if engine != "sim" and getattr(config.experiment.eval, key):
+        if getattr(config.experiment.eval, key):
             raise ConfigError(f"eval.{key} must be false with engine={engine}, got true")
-    if engine != "sim" and config.experiment.algo.elastic:
+    if config.experiment.algo.elastic:
         raise ConfigError(f"algo.elastic must be false with engine={engine}, which ends without a worker, got true")
     if engine == "torch":
         _check_over_groups(config)
@@ -137,8 +137,10 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
 
     before: the engine of the run to resume. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
+    gradients = "left out" if config.engine.gradients == "none" else "real"
     if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
-        return wanted, _simulated(config, "as configured" if before is None else "as the resumed run")
+        reason = "as configured" if before is None else "as the resumed run"
+        return wanted, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
     where = launch(os.environ)
     gpus = visible_gpus(os.environ)
     if before is not None and wanted in ("auto", before):
@@ -163,12 +165,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
         raise ConfigError(f"engine must be dist in the {where.nodes} processes of {where.kind}, got sim ({reason})")
-    return name, _simulated(config, reason)
-
-
-def _simulated(config: RunConfig, reason: str) -> str:
-    gradients = "left out" if config.engine.gradients == "none" else "real"
-    return f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
+    return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
 def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:

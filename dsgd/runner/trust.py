@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from dsgd.runner.values import ConfigError, checked, shown, with_numbers
-from dsgd.runner.withdrawn import import_path
+from dsgd.runner.withdrawn import MOVED
 
 TRUSTED = "resume_trusted"
 CALL = ("target", "arguments")  # of model=import and data=import
@@ -41,7 +41,7 @@ def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if not isinstance(values, Mapping) or "_target_" not in values:
             continue
         target = values["_target_"]
-        if not isinstance(target, str) or import_path(target) not in offered(group).values():
+        if not isinstance(target, str) or MOVED.get(target, target) not in offered(group).values():
             options = {key: with_numbers(value) for key, value in values.items() if key != "name"}
             code[group] = {"_target_": target, **options}
         elif "target" in values:

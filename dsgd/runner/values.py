@@ -14,7 +14,7 @@ from typing import Any
 
 from dsgd.host.signals import Interrupted
 from dsgd.models.user_code import first_line, hint, imported
-from dsgd.runner.withdrawn import WITHDRAWN, entry, explained, import_path
+from dsgd.runner.withdrawn import MOVED, WITHDRAWN, entry, explained
 
 NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "a word", type(None): "null"}
 LARGEST = 2**63  # integers are kept in 64 bits, with their sign
@@ -37,11 +37,11 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
     if cls is None:
-        choice = explained(f"{group}={values.get('name')}")
-        if choice and str(values.get("_target_")).startswith("dsgd."):
-            raise ConfigError(choice)
+        choice = f"{group}={values.get('name')}"
+        if choice in WITHDRAWN and str(values.get("_target_")).startswith("dsgd."):
+            raise ConfigError(explained(choice))
         cls = locate(values.get("_target_"), group)
-    elif "_target_" in values and import_path(str(values["_target_"])) != (
+    elif "_target_" in values and MOVED.get(target := str(values["_target_"]), target) != (
         path := f"{cls.__module__}.{cls.__qualname__}"
     ):
         raise ConfigError(f"{group}._target_ must be {path} or not given, got {shown(values['_target_'])}")
@@ -73,14 +73,14 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def locate(path: Any, group: str) -> Any:
     """Import the dataclass that `_target_` names. Raises ConfigError."""
-    rule = f"{group}._target_ must be the import path of a dataclass, got {shown(path)}"
-    module, _, name = import_path(str(path)).rpartition(".")
+    target, reason = None, ""
+    module, _, name = MOVED.get(str(path), str(path)).rpartition(".")
     try:
         target = getattr(imported(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{rule} ({error}{hint(error)})") from error
+        reason = f" ({error}{hint(error)})"
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
-        raise ConfigError(rule)
+        raise ConfigError(f"{group}._target_ must be the import path of a dataclass, got {shown(path)}{reason}")
     return target
 
 
@@ -121,7 +121,8 @@ def checked(value: Any, hint: Any, key: str) -> Any:
     if hint is int and number and float(value).is_integer():
         return checked(int(value), int, key) if isinstance(value, float) else value
     if hint in (bool, str) and isinstance(value, hint):
-        if isinstance(value, str) and (len(value) > PATH_BYTES or "\0" in value or _longest_name(value) > NAME_BYTES):
+        longest = max(len(os.fsencode(name)) for name in value.split("/")) if isinstance(value, str) else 0
+        if isinstance(value, str) and (len(value) > PATH_BYTES or "\0" in value or longest > NAME_BYTES):
             rule = f"a word of at most {NAME_BYTES} bytes, or a path of such words of at most {PATH_BYTES}"
             raise ConfigError(f"{key} must be {rule}, got {shown(value)}")
         return value
@@ -136,10 +137,6 @@ def with_numbers(value: Any) -> Any:
         int(key) if isinstance(key, str) and SHORT_NUMBER.fullmatch(key) else key: with_numbers(inner)
         for key, inner in value.items()
     }
-
-
-def _longest_name(path: str) -> int:
-    return max(len(os.fsencode(name)) for name in path.split("/"))
 
 
 def shown(value: Any) -> str:

@@ -53,11 +53,6 @@ FLAGS = {
 }
 
 
-def import_path(path: str) -> str:
-    """Return where a class is today. path: its import path, today's or a former one."""
-    return MOVED.get(path, path)
-
-
 def entry(key: str, algorithm: str | None = None) -> str | None:
     """Return the name under which WITHDRAWN has a key; None if it does not. algorithm: the one that is configured."""
     names = (key, f"algo={algorithm} {key}")

@@ -217,7 +217,6 @@ def serve() -> None:
     import matplotlib.figure  # noqa: F401
     import torch
 
-    import dsgd.cli.check
     import dsgd.cli.commands
     import dsgd.cli.jobs
     import dsgd.engines.dist.distributed

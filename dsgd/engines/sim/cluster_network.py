@@ -22,9 +22,10 @@ def network_of(cluster: Cluster, loop: EventLoop, nodes: int, ports: int, seed: 
     if cluster.receive_bandwidth is not None:
         receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(ports)]
     region_of = [cluster.region(node, nodes) for node in range(ports)]
-    routes = _routes(cluster, loop, region_of, rates, receiving or rates, seed)
+    matrix, routes = cluster.link_matrix, None
+    if cluster.islands > 1 or matrix is not None or cluster.limits_connections:
+        routes = _routes(cluster, loop, region_of, rates, receiving or rates, seed)
     parts = (loop, rates, cluster.latency_s, cluster.chunks_per_message, routes, receiving)
-    matrix = cluster.link_matrix
     if not cluster.loss and not (matrix is not None and matrix.lossy):
         return Network(*parts)
 
@@ -42,11 +43,9 @@ def _routes(
     rates: list[float],
     receiving: list[float],
     seed: int,
-) -> Routes | None:
-    """Return what is between the ports, None if nothing is. region_of, rates, receiving: of every port."""
+) -> Routes:
+    """Return what is between the ports. region_of, rates, receiving: of every port."""
     matrix = cluster.link_matrix
-    if cluster.islands == 1 and matrix is None and not cluster.limits_connections:
-        return None
     links = {}
     if matrix is not None:
         k = range(len(matrix.regions))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -96,9 +97,6 @@ class Machine:
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
-        in_buckets = cluster.bucket_bytes
-        n_bytes = self.message_bytes
-        self._buckets = math.ceil(n_bytes / in_buckets) if in_buckets else bucket_count(n_bytes)
         item_bytes = problem.start.element_size()
         self.all_reduces = AllReduces(
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
@@ -243,6 +241,11 @@ class Machine:
         task.resume()
 
     # Collectives
+
+    @cached_property
+    def _buckets(self) -> int:
+        in_buckets, n_bytes = self.experiment.cluster.bucket_bytes, self.message_bytes
+        return math.ceil(n_bytes / in_buckets) if in_buckets else bucket_count(n_bytes)
 
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         gradient, end = self._begin_gradient(task.owner, request.at)

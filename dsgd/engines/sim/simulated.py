@@ -102,7 +102,8 @@ class SimulatedTraining:
                 text = f"resume must be a checkpoint of this version, got {checkpoint.path}: {error}"
                 raise ConfigError(text) from error
         elif plan.why or chosen.instead:
-            lines = filter(None, (threads.why, chosen.why, foreign_time(plan.config)))
+            foreign = foreign_time(plan.config) if plan.config.experiment.cluster.gradient_of else None
+            lines = filter(None, (threads.why, chosen.why, foreign))
             print(*map(lines_for_terminal, lines), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type
         self.devices = [device]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.problem.precision import prepare, tolerate_missing
+from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.each_row import each_row
 from tests.support.simulate import experiment
@@ -137,11 +137,18 @@ def test_the_settings_of_a_gpu_can_be_read_whoever_asks(precision: str, monkeypa
         torch.backends.cudnn.allow_tf32 = True
 
 
-def test_an_operation_that_only_a_gpu_has_no_deterministic_form_of_is_a_warning_there() -> None:
+def test_an_operation_that_only_a_gpu_has_no_deterministic_form_of_is_a_warning_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     try:
         for device, mode in ((CPU, 2), (torch.device("cuda"), 1)):
             torch.set_deterministic_debug_mode("error")
-            tolerate_missing(device)
+            prepare("fp32", device)
             assert torch.get_deterministic_debug_mode() == mode
+        torch.set_deterministic_debug_mode("default")
+        prepare("fp32", torch.device("cuda"))
+        assert torch.get_deterministic_debug_mode() == 0  # as in real processes
     finally:
+        torch.backends.cudnn.allow_tf32 = True
         torch.set_deterministic_debug_mode("default")
