@@ -111,7 +111,7 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
         for rank in reversed(range(experiment.nodes)):  # rank 0, which ends the run, comes last
             devices = [torch.device(name) for name in devices_by_rank[rank]]
 
-            def main(again: bool, rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
+            def main(rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
                 if rank == 0:
                     store = serve_store(listener)
                 else:

@@ -27,7 +27,7 @@ KEYS += (*CHOSEN, "budget", "eval", "target", "track", "wandb", "tensorboard", "
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last seven are for
+    """Options of `engine.*`, which change no result of the simulator but for the last bits. The last six are for
     engine=dist, timeout_s and gpus_per_node also for engine=torch. Checkpoints are for all engines."""
 
     name: str = "auto"  # auto | sim | dist | torch
@@ -42,7 +42,6 @@ class EngineOptions:
     workers_per_gpu: int = 1
     transport: str = "auto"  # auto | tcp
     collectives: str = "own"  # own | torch: sums over all workers on CPUs
-    restarts: int = 0
 
     def __post_init__(self) -> None:
         one_of(self.name, ENGINES, "name")
@@ -64,10 +63,8 @@ class EngineOptions:
             raise ValueError(f"timeout_s must be in [1, 86400], got {self.timeout_s}")
         if not 0 < self.patience_s <= self.timeout_s:
             raise ValueError(f"patience_s must be in (0, timeout_s = {self.timeout_s:g}], got {self.patience_s}")
-        for name in ("gpus_per_node", "restarts"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must be >= 0, got {value}")
+        if self.gpus_per_node is not None and self.gpus_per_node < 0:
+            raise ValueError(f"gpus_per_node must be >= 0, got {self.gpus_per_node}")
         if self.workers_per_gpu < 1:
             raise ValueError(f"workers_per_gpu must be >= 1, got {self.workers_per_gpu}")
         if self.workers_per_gpu > 1 and self.gpus_per_node not in (None, 1):

@@ -27,6 +27,7 @@ WITHDRAWN: dict[str, tuple[Any, str]] = {
     "schedule.final": (0.0, "the cosine ends at 0"),
     "data.seed": (0, "generated data are the same in every run; seed orders them"),
     "topology.rows": (None, "the torus is as square as the number of nodes allows; topology=ring has one row"),
+    "engine.restarts": (0, "the others continue without a dead worker; resume=FOLDER begins with all of them again"),
     "eval.sharded": (None, "the coordinator evaluates; eval.every_epochs and eval.every_steps set how often"),
 }
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from dsgd.engines.dist.launch.meeting import Joined
 from dsgd.engines.dist.launch.parent import Child, Parent
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
-from dsgd.engines.dist.worker.process import ProcessMain, run_process
+from dsgd.engines.dist.worker.process import run_process
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
@@ -85,9 +86,8 @@ def _supervised(
     try:
         if listener is not None:
             line = Lifeline(job.limits.timeout_s)
-            over = parent.start(
-                "coordinator", lambda _: _coordinate(plan, folder, job, listener, line), quiet=False, line=line
-            )
+            main = partial(_coordinate, plan, folder, job, listener, line)
+            over = parent.start("coordinator", main, quiet=False, line=line)
             listener.close()
         else:
             over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
@@ -98,7 +98,7 @@ def _supervised(
     except CoordinatorGone as error:
         _print(str(error))
         return "failed"
-    _start_members(parent, plan, job, joined)
+    _start_members(parent, job, joined)
     try:
         status = parent.supervise(over, lambda: _ask_to_stop(over))
     except KeyboardInterrupt:
@@ -167,32 +167,22 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
     return job, listener
 
 
-def _start_members(parent: Parent, plan: Plan, job: ProcessJob, joined: Joined | None) -> None:
+def _start_members(parent: Parent, job: ProcessJob, joined: Joined | None) -> None:
     """Fork the servers and workers that belong to this process."""
     p, k = job.experiment.nodes, job.experiment.algo.servers
     for node in range(p, p + k):
         if joined is None or (node - p) % p == joined.rank:
-            parent.start(f"server {node - p}", _process(serve, job, node))
-    restarts = 0 if job.experiment.algo.lockstep else plan.config.engine.restarts
+            parent.start(f"server {node - p}", partial(run_process, serve, job, node))
     readers = max(1, cores() // (len(job.devices) if joined is None else launch(os.environ).local_nodes))
     for rank in job.devices:
-        parent.start(f"worker {rank}", _worker(job, rank, readers), restarts, echo=rank == 0)
+        parent.start(f"worker {rank}", partial(_train, job, rank, readers), echo=rank == 0)
 
 
-def _process(main: ProcessMain, job: ProcessJob, index: int) -> Callable[[bool], int]:
-    return lambda is_replacement: run_process(main, job, index, is_replacement)
-
-
-def _worker(job: ProcessJob, rank: int, readers: int) -> Callable[[bool], int]:
-    """Return the main function of a worker. readers: processes that read its samples ahead, where that is worth it."""
-    train_here, data = _process(train, job, rank), job.problem.data
-
-    def main(is_replacement: bool) -> int:
-        if isinstance(data, ReadAhead):
-            data.read_ahead(readers)  # while this process has one thread
-        return train_here(is_replacement)
-
-    return main
+def _train(job: ProcessJob, rank: int, readers: int) -> int:
+    """Be a worker; returns the exit status. readers: processes that read its samples ahead, where that is worth it."""
+    if isinstance(job.problem.data, ReadAhead):
+        job.problem.data.read_ahead(readers)  # while this process has one thread
+    return run_process(train, job, rank)
 
 
 def _ask_to_stop(over: Child | CoordinatorConnection) -> None:

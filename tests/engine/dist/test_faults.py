@@ -100,27 +100,6 @@ def test_a_silent_worker_takes_part_again_when_it_comes_back(prefork: Prefork, t
     assert watched.run.summary["workers_lost"] == 0
 
 
-def test_a_replaced_worker_begins_where_the_others_are(prefork: Prefork, tmp_path: Path) -> None:
-    """Its optimiser has fresh moments."""
-    adamw = ("optimizer=adamw", "optimizer.lr=0.02")
-    watched = start(prefork, tmp_path / "run", *EASGD, *adamw, LONG, "engine.restarts=1")
-    first = watched.wait_for_marks()["worker 2"]
-    os.kill(first, signal.SIGKILL)
-    watched.wait_for_output("worker 2 is back, as a new process")
-    second = watched.observe()["worker 2"]
-    assert second != first
-    computes(watched, second)
-    os.kill(second, signal.SIGKILL)  # how far it came is said once it has gone
-    watched.run.until(lambda: len(steps_told(watched, "worker 2")) == 2)
-    before, after = steps_told(watched, "worker 2")
-    assert after > before
-    watched.wait_for_more_marks()
-    os.kill(watched.run.pid, signal.SIGINT)
-    watched.assert_ends("interrupted", 130)
-    losses = [mark["test_loss"] for mark in watched.run.marks]
-    assert max(losses[3:]) < losses[0]  # nobody went back to the beginning
-
-
 def test_nobody_left_is_a_failure(prefork: Prefork, tmp_path: Path) -> None:
     watched = start(prefork, tmp_path / "run", *GOSSIP, LONG)
     for name, pid in watched.wait_for_marks().items():

@@ -179,8 +179,6 @@ def draw(number: int) -> Schedule:
     nodes = 2 if launcher == "torchrun" else NODES
     checkpoint_every_s = rng.choice(["0.2", "0.5", "60"])
     options = [*ALGORITHMS[algo], f"nodes={nodes}", f"engine.checkpoint_every_s={checkpoint_every_s}"]
-    if algo in FREE_RUNNING and launcher == "dsgd-run" and rng.random() < 0.3:
-        options.append("engine.restarts=1")
     if rng.random() < 0.15:
         options.append("trace=true")
     count = 1 if launcher == "torchrun" else rng.choice([1, 1, 2])

@@ -39,16 +39,6 @@ def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(prefork: Pref
     assert watched.run.summary["workers_lost"] == 1
 
 
-def test_a_worker_that_dies_when_all_is_done_is_not_replaced(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", *GOSSIP, "budget.steps=120", "engine.restarts=1", SILENT)
-    found = watched.wait_for_marks()
-    os.kill(found["worker 2"], signal.SIGSTOP)  # the last mark waits for it
-    watched.skip_pauses()
-    signal.sigtimedwait([], SILENCE_S / 2)
-    os.kill(found["worker 1"], signal.SIGKILL)
-    watched.assert_ends("completed", 0)
-
-
 def test_workers_wait_for_a_server_that_was_stopped_briefly(prefork: Prefork, tmp_path: Path) -> None:
     watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=3", BUDGET)
     pid = watched.wait_for_marks()["server 0"]

@@ -20,7 +20,7 @@ class Member:
 
     client, snapshots: its two connections; None before they come and once they have ended. address: of its pairwise
     plane. joined: some process has said that it is this node. half_gone: when one of the connections ended while the
-    other lives, by time.monotonic(). steps, counters: as far as known, of all processes that have been this node.
+    other lives, by time.monotonic(). steps, counters: as far as known, those before the run was resumed included.
     gpu: facts of its GPUs.
     """
 
@@ -47,10 +47,8 @@ class Member:
         return self.client is not None and self.snapshots is not None
 
     def join(self, client: Client, address: tuple[str, int]) -> None:
-        """Begin with a new process. It goes on with the steps and counters of the one before."""
+        """Take the process that now is this node. It goes on with the steps and counters of the run resumed."""
         self.client, self.address, self.joined = client, address, True
-        self.ready = self.lost = False
-        self.half_gone = None
         self.heard = time.monotonic()
 
     def owns(self, client: Client) -> bool:
@@ -95,7 +93,7 @@ class Membership:
 
     @property
     def submitting(self) -> set[int]:
-        """Nodes that can submit a snapshot: a replaced worker listens only once it is ready."""
+        """Nodes that can submit a snapshot."""
         return {member.node for member in self.members if member.ready and not member.lost}
 
     @property

@@ -236,9 +236,12 @@ class RunMonitor:
             self._starting.came(message)
             client.owner = self.members[message["node"]]
             if role == "node":
-                self._join(client.owner, client, (message["host"], message["port"]))
+                if client.owner.joined:
+                    self._fail(f"{client.owner.name} has come twice")
+                else:
+                    client.owner.join(client, (message["host"], message["port"]))
             else:
-                self._open_snapshots(client.owner, client)
+                client.owner.snapshots = client
         elif not self.phase.is_over and (client.owner is None or client.owner.owns(client)):
             self._receive_from_member(client.owner, message, vectors)
 
@@ -277,31 +280,6 @@ class RunMonitor:
             case "failed" if self._complaint is None:
                 # who caused it shows within a moment: a dead process's connections end
                 self._complaint = time.monotonic() + BLAME_DELAY_S, failure_line(member, message), message["suspect"]
-
-    def _open_snapshots(self, member: Member, client: Client) -> None:
-        """Let a new process hand in snapshots. What the one before may still have sent is dropped."""
-        previous, member.snapshots, member.half_gone = member.snapshots, client, None
-        if previous is not None:
-            self._hub.drop(previous)
-            self._give_up(member)
-
-    def _join(self, member: Member, client: Client, address: tuple[str, int]) -> None:
-        if self.phase.name == "ending" and member.joined:  # it replaces one that has just died
-            self._send([client], {"kind": "exit", "status": "completed"})
-            return
-        rejoins = self.phase.name == "training" and not self._experiment.algo.lockstep
-        if member.joined and not rejoins:
-            self._fail(f"{member.name} has come twice")
-            return
-        previous, rejoined = member.client, member.joined
-        member.join(client, address)
-        if rejoined:
-            self._hub.drop(previous)
-            self._give_up(member)
-            self._log(f"{member.name} is back, as a new process")
-            others = [other.client for other in self.members.members if other is not member]
-            self._send(others, {"kind": "moved", "node": member.node, "host": address[0], "port": address[1]})
-            self._starting.send_addresses(member)
 
     def _add_snapshot(self, member: Member, message: Message, vectors: dict[str, Tensor]) -> None:
         snapshot = Snapshot(message["steps"], message["time_s"], message["counters"], vectors, message["extra"])

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engines.dist.control import Client, Message
-from dsgd.engines.dist.coordinator.membership import Member, Membership
+from dsgd.engines.dist.coordinator.membership import Membership
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.launch.rendezvous import listen, serve_store
 from dsgd.problem.problem_digest import complaint
@@ -67,8 +67,11 @@ class RunStart:
         if self._all_came is None and not late:
             self._all_came = now
             self._serve_store()
-            for member in members:
-                self.send_addresses(member)
+            addresses = [member.address for member in members]
+            port = None if self._store is None else self._store.port
+            for member in members:  # also what it goes on from
+                message = {"kind": "addresses", "addresses": addresses, "store": port}
+                self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
         elif self._all_came is None:
             limit_s = max(timeout_s, JOIN_TIMEOUT_S * (self._parents_to_come > 0))
             if now - self._last_came > limit_s:
@@ -79,13 +82,6 @@ class RunStart:
                 raise StartFailed(f"{', '.join(late)} did not get ready within {now - self._all_came:.0f} s", late[0])
             return not late
         return False
-
-    def send_addresses(self, member: Member) -> None:
-        """Send a member the addresses of all, and what it goes on from."""
-        addresses = [other.address for other in self._members.members]
-        port = None if self._store is None else self._store.port
-        message = {"kind": "addresses", "addresses": addresses, "store": port}
-        self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
 
     def _serve_store(self) -> None:
         """Serve a store where the workers' process groups need one to meet: on GPUs, and with torch's collectives."""

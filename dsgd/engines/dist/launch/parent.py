@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone
@@ -35,14 +34,11 @@ POLL_S = 0.5
 
 @dataclass
 class Child:
-    """A forked process. main: gets whether the process replaces one that died, returns the exit status. restarts:
-    that are left. line: to a coordinator. echo: reading end of a pipe, copied to the log and the terminal. status: exit
-    status as in subprocess, minus the signal that killed it; None while it runs."""
+    """A forked process. line: to a coordinator. echo: reading end of a pipe, copied to the log and the terminal.
+    status: exit status as in subprocess, minus the signal that killed it; None while it runs."""
 
     name: str
-    main: Callable[[bool], int]
     log: Path
-    restarts: int = 0
     line: Lifeline | None = None
     pid: int = 0
     echo: int | None = None
@@ -71,23 +67,15 @@ class Parent:
     def start(
         self,
         name: str,
-        main: Callable[[bool], int],
-        restarts: int = 0,
+        main: Callable[[], int],
         echo: bool = False,
         quiet: bool = True,
         line: Lifeline | None = None,
     ) -> Child:
-        """Fork a child. echo: its output goes to the log and the terminal. quiet: it goes to the log, not here. line:
-        to a coordinator, whose end it takes."""
-        child = Child(name, main, self.logs / f"{name.replace(' ', '_')}.log", restarts, line)
+        """Fork a child. main: returns its exit status. echo: its output goes to the log and the terminal. quiet: it
+        goes to the log, not here. line: to a coordinator, whose end it takes."""
+        child = Child(name, self.logs / f"{name.replace(' ', '_')}.log", line)
         self.children.append(child)
-        self._fork(child, is_replacement=False, echo=echo, quiet=quiet)
-        if line is not None:
-            line.theirs.close()
-            self.closing.append(line.socket)
-        return child
-
-    def _fork(self, child: Child, is_replacement: bool, echo: bool, quiet: bool) -> None:
         reading, writing = os.pipe() if echo else (None, None)
         parent = os.getpid()
 
@@ -97,11 +85,14 @@ class Parent:
             for other in self.closing if quiet else []:
                 other.close()
 
-        child.pid = fork(prepare, partial(child.main, is_replacement))
-        child.status = None
+        child.pid = fork(prepare, main)
         if writing is not None:
             os.close(writing)
             child.echo = reading
+        if line is not None:
+            line.theirs.close()
+            self.closing.append(line.socket)
+        return child
 
     def supervise(self, over: Child | CoordinatorConnection, stop: Callable[[], None]) -> int | None:
         """Wait until the run is over, then end every child.
@@ -123,10 +114,6 @@ class Parent:
                     stopped = True
                 if time.monotonic() >= deadline:
                     raise Interrupted
-                for child in self.children:
-                    if child is not over and child.status not in (None, 0) and child.restarts > 0:
-                        child.restarts -= 1
-                        self._fork(child, is_replacement=True, echo=child.echo is not None, quiet=True)
         finally:
             self._end()
         return over.status if isinstance(over, Child) else None

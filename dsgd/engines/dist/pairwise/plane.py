@@ -94,11 +94,6 @@ class Plane:
             raise ValueError(f"addresses must name all {self._node.settings.nodes} nodes, got {len(addresses)}")
         self._io.run(self._relocate({rank: addresses[rank] for rank in self._channels}))
 
-    def relocate(self, rank: int, address: tuple[str, int]) -> None:
-        """Set the address of a node that was started again. Its exchanges do not go on: their count is lost."""
-        self._channel(rank)
-        self._io.run(self._relocate({rank: address}))
-
     async def _relocate(self, addresses: Mapping[int, tuple[str, int] | None]) -> None:
         for rank, address in addresses.items():
             self._channels[rank].relocate(address)

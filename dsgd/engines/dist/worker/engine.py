@@ -244,7 +244,7 @@ class WorkerEngine:
         self._submit(key, vectors, extra)
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
-        """Go on with the steps and the counters of a process before this one; at the start of a run there are none."""
+        """Go on with the steps and the counters of the run resumed."""
         self.traffic.restore(counters)
         self._busy_s = counters.get("busy_s", 0.0)
         self.worker.steps = self.batches = steps

@@ -30,8 +30,8 @@ from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
 
 
-def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement: bool) -> None:
-    """Train as worker `rank`. A replacement starts from the others' current parameters."""
+def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
+    """Train as worker `rank`. One that was lost before the run was resumed starts from the others' parameters."""
     keep_freed_memory()
     torch.set_num_threads(job.threads)
     client.open_snapshot_channel(rank, shares=job.experiment.algo.lockstep and job.experiment.nodes > 1)
@@ -51,10 +51,10 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient, is_replacement:
     averaging = Averaging(groups, devices[0])
     vectors = plane if devices[0].type == "cpu" else DeviceVectors(plane, devices[0])
     engine = WorkerEngine(experiment, rank, x, buffers, plane, vectors, compute, averaging, client, problem)
-    stored = job.state["workers"][rank] if job.state is not None and not is_replacement else None
+    stored = job.state["workers"][rank] if job.state is not None else None
     if stored is not None and "vectors" in stored:
         engine.restore(stored)
-    elif is_replacement or job.state is not None:
+    elif job.state is not None:
         x.copy_(_current_model(plane, rank, experiment.nodes, experiment.algo.servers))
         engine.count_from(joined["steps"], joined["counters"])
     client.steps, client.counters = lambda: engine.worker.steps, engine.counters
@@ -100,8 +100,6 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
         engine.checkpoint_at(message["key"], message["steps"])
     elif message["kind"] == "first":
         engine.quorum.decide(message["steps"], message["ranks"])
-    elif message["kind"] == "moved":
-        engine.plane.relocate(message["node"], (message["host"], message["port"]))
 
 
 def _join_groups(
@@ -141,7 +139,7 @@ def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
     raise CannotGoOn("no other worker is there to take the parameters from")
 
 
-def serve(job: ProcessJob, node: int, client: CoordinatorClient, is_replacement: bool) -> None:
+def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
     """Answer the workers' calls, and hand in snapshots, until the coordinator ends the process."""
     keep_freed_memory()
     torch.set_num_threads(1)

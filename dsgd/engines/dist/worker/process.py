@@ -185,14 +185,13 @@ def _say(line: str) -> None:
     print(f"{line}\n", end="", flush=True)
 
 
-ProcessMain = Callable[[ProcessJob, int, CoordinatorClient, bool], None]
+ProcessMain = Callable[[ProcessJob, int, CoordinatorClient], None]
 
 
-def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: bool) -> int:
+def run_process(main: ProcessMain, job: ProcessJob, index: int) -> int:
     """Run the main function of a worker or server, and return the process's exit status.
 
-    main: gets `job`, `index`, the connection to the coordinator and `is_replacement`. index: its node.
-    is_replacement: the process takes the place of one that died.
+    main: gets `job`, `index` and the connection to the coordinator. index: its node.
 
     An exception is reported to the coordinator, which decides what follows, and in this process's log.
     """
@@ -202,7 +201,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int, is_replacement: 
         _say(str(error))
         return EXIT_ORPHANED
     try:
-        main(job, index, client, is_replacement)
+        main(job, index, client)
         return EXIT_OK
     except ProcessOver as over:
         return over.status

@@ -40,7 +40,7 @@ from dsgd.host.signals import signal_pipe
 from dsgd.engines.dist.launch.parent import Parent
 with signal_pipe() as signals:
     parent = Parent(Path(sys.argv[1]), signals)
-    child = parent.start("child", lambda _: threading.Event().wait())
+    child = parent.start("child", lambda: threading.Event().wait())
     print(parent.supervise(child, lambda: os.kill(child.pid, signal.SIGKILL)))
 """
 CHECK = f"""{HOOKED}
@@ -119,7 +119,7 @@ def test_a_parent_that_was_stopped_itself_does_not_take_its_coordinator_for_sile
     with signal_pipe() as signals:
         parent = Parent(tmp_path, signals)
         line = Lifeline(SILENCE_S)
-        over = parent.start("coordinator", lambda _: threading.Event().wait(), line=line)  # it says nothing
+        over = parent.start("coordinator", lambda: threading.Event().wait(), line=line)  # it says nothing
         parent.polled = time.monotonic() - 10 * SILENCE_S
         assert not parent._poll(over)
         assert parent.status is None
