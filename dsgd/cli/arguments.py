@@ -15,6 +15,10 @@ from dsgd.safe_text import for_terminal
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
 BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth", "algo.slow_nodes")
 FREE = ("model.arguments", "data.arguments", "cluster.links", "cluster.failures", *BY_NODE)
+RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
+# beginnings of the keys of Hydra's that say where records are, and what is composed
+OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")
+PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 
 
 class Parser(argparse.ArgumentParser):
@@ -126,6 +130,16 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("--cfg must be given without -m, got both")
     check_quotes(options.overrides)
     return options
+
+
+def check_hydra(key: str) -> None:
+    """Raise ConfigError for a key of Hydra's that has no effect here."""
+    if key.startswith(PLUGINS):
+        rule = "dsgd-run -m runs jobs on this machine, dsgd-sweep on SLURM, and a Python program its own by dsgd.run"
+        raise ConfigError(f"{key} is withdrawn: {rule}")
+    if not key.startswith(OF_HYDRA):
+        rule = f"of Hydra's keys dsgd-run reads {RUN_FOLDER}, {SWEEP_FOLDER} and hydra.sweep.subdir"
+        raise ConfigError(f"{key} must not be given: {rule}")
 
 
 def one_line(error: BaseException | str) -> str:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--out must be a .yaml file, got {out}")
         if launch(os.environ).rank == 0:  # which writes it
             check_file(out, "--out")
-        (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False).runs
+        (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False)
         return run(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)

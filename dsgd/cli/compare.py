@@ -17,12 +17,11 @@ from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
 from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.cli.compose import ConfigTree, plain
 from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
-from dsgd.cli.ending import Usage, ended
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import LOG_HELP, log_axes
-from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner
+from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
 from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
 from dsgd.cli.wrong_keys import did_you_mean

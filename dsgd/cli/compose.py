@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.cli.arguments import BY_NODE, as_typed, one_line, opened
+from dsgd.cli.arguments import BY_NODE, RUN_FOLDER, SWEEP_FOLDER, as_typed, check_hydra, one_line, opened
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.wrong_keys import did_you_mean, has_key, method_elsewhere, suggestion, unknown_key
 from dsgd.report.units import without_units
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
-RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
-# beginnings of the keys of Hydra's that say where records are, and what is composed
-OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")
-PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 
 
 @dataclass
@@ -55,14 +51,17 @@ class Job:
     """One run that a command line asks for.
 
     values: its configuration, resolved. overrides: what the user gave for it. folder: of its record, below that of a
-    sweep; top: that of the sweep, for a single run its folder. label: what tells it from the other jobs. plan: once it
-    is checked; None then: its run has come to its end. standing: the nearest folder that was there before."""
+    sweep; top: that of the sweep, for a single run its folder. timed: this one has the time in its name. at_once: how
+    many jobs of the sweep at a time, from `sweep.jobs`; None for auto. label: what tells it from the other jobs. plan:
+    once it is checked; None then: its run has come to its end. standing: the nearest folder that was there before."""
 
     values: dict[str, Any]
     overrides: list[str]
     folder: Path
     top: Path
     label: str = ""
+    timed: bool = False
+    at_once: int | None = 1
     plan: Plan | None = None
     standing: Path | None = None
     joined: Joined | None = None
@@ -70,16 +69,6 @@ class Job:
     def remove_empty(self) -> None:
         """Take the folder away if there is nothing in it, and those above it that were not there before."""
         remove_empty(self.folder, self.standing or self.folder)
-
-
-@dataclass
-class CommandLine:
-    """The runs of a command line, in their order. at_once: how many of them at a time, from `sweep.jobs`; None for
-    auto. timed: the folder of the run or sweep has the time in its name."""
-
-    runs: list[Job]
-    at_once: int | None
-    timed: bool
 
 
 class UserFolder(SearchPathPlugin):
@@ -132,7 +121,7 @@ class ConfigTree:
             raise ConfigError("the configuration must not be so deep, got lists or mappings in hundreds") from error
         for group in ("hydra/launcher", "hydra/sweeper"):
             if config.hydra.runtime.choices[group] != "basic":  # in a file of the user's
-                _check_hydra(group)
+                check_hydra(group)
         return config
 
     def text(self, overrides: Sequence[str], resolve: bool) -> str:
@@ -160,7 +149,7 @@ class ConfigTree:
         else:
             getattr(plugin, action)()
 
-    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> CommandLine:
+    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> list[Job]:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
 
         between: called before each job of a sweep; what it raises ends this."""
@@ -173,23 +162,17 @@ class ConfigTree:
                 raise ConfigError(f"{rule}; add -m to run every one of them")
             if swept and key.startswith("sweep."):
                 raise ConfigError(f"{key} must be one value, got {override.get_value_string()}")
-        if multirun:
-            jobs, first = self._grid(overrides, (), between)
-            if first is None:
-                raise ConfigError(f"a sweep must have at least one run, got none from {' '.join(overrides)}")
-            return CommandLine(jobs, _at_once(first), _is_timed(first, "sweep"))
-        config = self.load(overrides)
-        return CommandLine([_job(config, overrides)], 1, _is_timed(config, "run"))
+        if not multirun:
+            return [_job(self.load(overrides), overrides)]
+        if not (jobs := self.grid(overrides, (), between)):
+            raise ConfigError(f"a sweep must have at least one run, got none from {' '.join(overrides)}")
+        return jobs
 
-    def grid(self, overrides: Sequence[str], hydra: Sequence[str]) -> list[Job]:
-        """Return the runs of a grid. hydra: overrides of Hydra's own keys, the folder among them. Raises
-        ConfigError."""
-        return self._grid(overrides, hydra)[0]
-
-    def _grid(
+    def grid(
         self, overrides: Sequence[str], hydra: Sequence[str], between: Callable[[], None] = lambda: None
-    ) -> tuple[list[Job], DictConfig | None]:
-        """Return the runs of a grid, and what the first was made of."""
+    ) -> list[Job]:
+        """Return the runs of a grid. hydra: overrides of Hydra's own keys, the folder among them. between: as above.
+        Raises ConfigError."""
         parsed = self.parse(overrides)
         hydra = [*(str(override.input_line) for override in parsed if override.is_hydra_override()), *hydra]
         jobs, first = list[Job](), None
@@ -199,7 +182,7 @@ class ConfigTree:
             first = config if first is None else first
             OmegaConf.copy_cache(from_config=first, to_config=config)  # ${now:...} is the same for all
             jobs.append(_job(config, point, number))
-        return jobs, first
+        return jobs
 
     def _points(self, overrides: Sequence[Override]) -> list[list[str]]:
         """Return the overrides of every point of a grid, as Hydra's own sweeper orders them."""
@@ -255,7 +238,7 @@ class ConfigTree:
         for override in parsed:
             key = override.key_or_group
             if override.is_hydra_override():
-                _check_hydra(key)
+                check_hydra(key)
             if not key:
                 raise ConfigError(f"an override must be key=value, got {override.input_line}")
             if override.is_delete() and key in KEYS:
@@ -321,16 +304,6 @@ def _chooses(override: Override) -> bool:
     return override.type is OverrideType.CHANGE and override.key_or_group in GROUPS and override.package is None
 
 
-def _check_hydra(key: str) -> None:
-    """Raise ConfigError for a key of Hydra's that has no effect here."""
-    if key.startswith(PLUGINS):
-        rule = "dsgd-run -m runs jobs on this machine, dsgd-sweep on SLURM, and a Python program its own by dsgd.run"
-        raise ConfigError(f"{key} is withdrawn: {rule}")
-    if not key.startswith(OF_HYDRA):
-        rule = f"of Hydra's keys dsgd-run reads {RUN_FOLDER}, {SWEEP_FOLDER} and hydra.sweep.subdir"
-        raise ConfigError(f"{key} must not be given: {rule}")
-
-
 def _reason(error: BaseException) -> str:
     """Return the text of an error in one line, with the key at the front, which OmegaConf names last."""
     if not isinstance(error, OmegaConfBaseException) or not error.full_key:
@@ -361,13 +334,9 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None = None
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
     checked(path, str, key)
-    return Job(values, list(overrides), Path(path), Path(top))
-
-
-def _is_timed(config: DictConfig, kind: str) -> bool:
-    """Return whether the folder of a run or a sweep has the time in its name. kind: run | sweep."""
-    folders: Any = OmegaConf.to_container(config.hydra[kind], resolve=False)
-    return "${now:" in str(folders["dir"])
+    folders: Any = OmegaConf.to_container(hydra.run if number is None else hydra.sweep, resolve=False)
+    timed, at_once = "${now:" in str(folders["dir"]), 1 if number is None else _at_once(config)
+    return Job(values, list(overrides), Path(path), Path(top), timed=timed, at_once=at_once)
 
 
 def _at_once(config: DictConfig) -> int | None:

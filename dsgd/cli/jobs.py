@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import one_line
-from dsgd.cli.compose import RUN_FOLDER, SWEEP_FOLDER, CommandLine, ConfigTree, Job
+from dsgd.cli.arguments import RUN_FOLDER, SWEEP_FOLDER, one_line
+from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, owned, refuse_links, remove_empty
 from dsgd.cli.local_sweep import LocalSweep, label_jobs
 from dsgd.engines.execute import execute, import_engines, join_launch
@@ -42,7 +42,7 @@ from dsgd.runner.resume import (
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 
 
-def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> CommandLine | None:
+def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> list[Job] | None:
     """Return the runs of a command line with their plans; None, after a line, if there is nothing to do. Raises
     ConfigError and, after a signal, KeyboardInterrupt."""
     key = SWEEP_FOLDER if options.multirun else RUN_FOLDER
@@ -54,21 +54,21 @@ def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> C
             overrides = [f"{key}=outputs/{where.step}_${{hydra.runtime.choices.algo}}_${{nodes}}", *overrides]
         if any("resume=" in text for text in overrides):
             overrides = [*_choices_to_go_on_with(tree, overrides), *overrides]
-    command_line = tree.jobs(overrides, options.multirun, interruption.check)
-    timed = command_line.timed and not given  # the folder may be of another command that begins at the same time
+    jobs = tree.jobs(overrides, options.multirun, interruption.check)
+    timed = jobs[0].timed and not given  # the folder may be of another command that begins at the same time
     with interruption.armed(), ends_are_errors():
         try:
             if options.multirun:
-                _check_sweep(command_line.runs, timed)
+                _check_sweep(jobs, timed)
             else:
-                _check_run(command_line.runs[0], given, timed)
+                _check_run(jobs[0], given, timed)
         except NothingToDo as line:
             interruption.end()
             where = legible(os.environ)
             if where is None or where.rank == 0:
                 print(line, file=sys.stderr)
             return None
-    return command_line
+    return jobs
 
 
 def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
@@ -202,11 +202,10 @@ def _used(folder: Path, key: str, given: Path, way: str | None = None) -> Config
     return ConfigError(f"{key} must not hold another run's record, got {given}{way}")
 
 
-def run_jobs(checked: CommandLine, arguments: Sequence[str], multirun: bool, interruption: Interruption) -> int:
+def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], multirun: bool, interruption: Interruption) -> int:
     """Start every run of a command line. Returns the exit status. arguments: of the command line, as records have it
     with the folder."""
     logging.getLogger().setLevel(logging.ERROR)  # of the libraries that a run uses
-    jobs = checked.runs
     key, top = (SWEEP_FOLDER, typed(jobs[0].top)) if multirun else (RUN_FOLDER, quoted(jobs[0].folder))
     is_given = any(text.startswith(f"{key}=") for text in arguments)
     line = [*arguments, *([] if is_given else [f"{key}={top}"])]
@@ -219,7 +218,7 @@ def run_jobs(checked: CommandLine, arguments: Sequence[str], multirun: bool, int
                 for folder, standing in {job.top: job.standing for job in reversed(jobs)}.items():
                     stack.callback(remove_empty, folder, standing or folder)
                     stack.enter_context(owned(folder, SWEEP_FOLDER))
-                sweep = LocalSweep(jobs, checked.at_once, outcome, interruption)
+                sweep = LocalSweep(jobs, jobs[0].at_once, outcome, interruption)
                 sweep.run(interruption.end)
             else:
                 (job,) = jobs

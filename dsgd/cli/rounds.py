@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Sequence
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from dsgd.cli.arguments import one_line
 from dsgd.cli.compose import Job
 from dsgd.cli.folders import refuse_links
 from dsgd.cli.jobs import plan_job
@@ -18,6 +21,7 @@ from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
 from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.host.signals import Interrupted, Interruption
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED, STOP_SIGNALS
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
 from dsgd.record.written import write_atomically
@@ -25,12 +29,15 @@ from dsgd.runner.gradient_time import is_open, kind_of, measured_gradient_s
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
+from dsgd.safe_text import for_terminal
 from dsgd.sweep import slurm
 from dsgd.sweep import slurm_jobs as submission
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 from dsgd.sweep.slurm_jobs import FINISHED, WAITING
 
 TIMES, TIMES_BYTES = "gradient_times.json", 2**20
+
+EXIT_UNFINISHED = 1
 
 
 class Unfinished(Exception):
@@ -142,3 +149,36 @@ class SlurmRunner:
                 "repeat the command when they have ended"
             )
         return find_runs([self._folder / point.folder for point in points.values()])
+
+
+class Usage(Exception):
+    """A command has no arguments: lines with examples, and one line that names the missing argument."""
+
+
+def ended(program: str, work: Callable[[Interruption], None]) -> int:
+    """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
+    a signal, for which the work looks where it can end."""
+    interruption = Interruption()
+    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
+    try:
+        work(interruption)
+        return 0
+    except Unfinished as line:
+        print(f"{program}: {one_line(line)}", file=sys.stderr)
+        return EXIT_UNFINISHED
+    except Usage as lines:
+        print(lines, file=sys.stderr)
+        return EXIT_CONFIG
+    except ValueError as error:
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        return EXIT_CONFIG
+    except OSError as error:  # the disk is full, a folder has gone
+        line = for_terminal(f"{error.strerror}: {error.filename}; repeat the command to resume")
+        print(f"{program}: {line}", file=sys.stderr)
+        return EXIT_UNFINISHED
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; repeat the command to resume", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -8,10 +8,9 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
-from dsgd.cluster.compute_trace import ComputeTrace
+from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
 from dsgd.cluster.disturbances import LONGEST_S, Congestion, Stall
 from dsgd.cluster.failures import Failures
-from dsgd.cluster.jitter import JitterLaw
 from dsgd.cluster.link_matrix import LinkMatrix
 
 BEST_OF = ("ring", "halving_doubling", "tree")

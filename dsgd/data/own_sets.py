@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from dsgd.data import DataLost
-from dsgd.host.held import Holdings, lacking, open_in_forks
+from dsgd.host.fork import Holdings, lacking, open_in_forks
 from dsgd.models.user_code import call_by_path, first_line
 
 T = TypeVar("T")

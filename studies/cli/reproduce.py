@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dsgd.cli.arguments import Parser, version_line
-from dsgd.cli.ending import Usage, ended
 from dsgd.cli.folders import check_writable, owned
-from dsgd.cli.rounds import Unfinished
+from dsgd.cli.rounds import Unfinished, Usage, ended
 from dsgd.host.signals import Interruption
 from studies.cli.forecast import Cost, forecast
 from studies.cli.paper_studies import Venue, run_study

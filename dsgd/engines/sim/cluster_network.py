@@ -8,8 +8,7 @@ from dsgd.cluster import Cluster
 from dsgd.cluster.disturbances import Congestion
 from dsgd.engines.sim.collectives import Hop, Links
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.loss import LossyNetwork
-from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.network import LossyNetwork, Network
 from dsgd.engines.sim.routes import RegionLink, Routes
 
 

@@ -10,9 +10,8 @@ from itertools import cycle
 import numpy as np
 
 from dsgd.cluster import Cluster
-from dsgd.cluster.compute_trace import ComputeTrace
+from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
 from dsgd.cluster.disturbances import Congestion, Stall
-from dsgd.cluster.jitter import JitterLaw
 from dsgd.engines.sim.downtime import LockstepFailures
 from dsgd.streams import stream
 

@@ -18,11 +18,10 @@ from dsgd.engines.sim.all_reduce import AllReduces, Quorum
 from dsgd.engines.sim.cluster_network import network_of
 from dsgd.engines.sim.compute_time import Processor
 from dsgd.engines.sim.downtime import Downtime, LockstepFailures, outages_of
-from dsgd.engines.sim.elastic import ElasticRestarts
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.node import Node, PendingAllReduce, null_vector
 from dsgd.engines.sim.pairs import Pairs
-from dsgd.engines.sim.restarts import Restarts
+from dsgd.engines.sim.restarts import ElasticRestarts, Restarts
 from dsgd.engines.sim.servers import ServerFailures, Servers
 from dsgd.experiment import Experiment
 from dsgd.gradients.pending import GradientEvaluator, PendingGradient

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dsgd.engines.rules.marks import Counters, Mark, Progress, summary_of
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.sim.conservation import ConservingMachine
-from dsgd.engines.sim.loss import LossyNetwork
 from dsgd.engines.sim.machine import Machine
+from dsgd.engines.sim.network import LossyNetwork
 from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator

@@ -15,8 +15,7 @@ from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.loss import LossyNetwork
-from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.network import LossyNetwork, Network
 from dsgd.streams import stream
 from tests.engine.sim.conftest import Close
 from tests.support.timing import timed

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engines.dist.calibration.measure import Jitter, MeasuredLink, fit_jitter, measure_link
-from dsgd.engines.dist.launch.key_exchange import public_key, seal, unseal
+from dsgd.engines.dist.launch.agreement import public_key, seal, unseal
 from dsgd.engines.dist.launch.rendezvous import new_token
 from dsgd.engines.dist.pairwise.channel import Unreachable
 from dsgd.engines.dist.pairwise.plane import Plane

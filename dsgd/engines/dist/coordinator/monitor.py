@@ -12,9 +12,8 @@ from torch import Tensor
 
 from dsgd.engines.dist.control import Client, Hub, Message
 from dsgd.engines.dist.coordinator.membership import Member, Membership, failure_line
-from dsgd.engines.dist.coordinator.quorum_decision import QuorumDecision
+from dsgd.engines.dist.coordinator.quorum_decision import QuorumDecision, SampleTotals
 from dsgd.engines.dist.coordinator.run_phase import RunPhase
-from dsgd.engines.dist.coordinator.sample_totals import SampleTotals
 from dsgd.engines.dist.coordinator.shared_vectors import SharedVectors
 from dsgd.engines.dist.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot

@@ -3,6 +3,10 @@
 They meet in a store that asks nobody for a token, and under torchrun belongs to torchrun, which listens on every
 interface: strangers read what stands there. So nothing that admits to the run stands there, what does is deleted when
 all have read it, and what is read is checked.
+
+A reader publishes a public key, and the token is sealed for it in a sealed box of libsodium (X25519,
+XSalsa20-Poly1305). That keeps readers out. Who can also change what the two sides read can take the place of one of
+them: nothing here says who a public key belongs to.
 """
 
 from __future__ import annotations
@@ -17,11 +21,11 @@ from ipaddress import IPv4Address
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
-from nacl.public import PrivateKey
+from nacl.exceptions import CryptoError
+from nacl.public import PrivateKey, PublicKey, SealedBox
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S
-from dsgd.engines.dist.launch.key_exchange import NotSealed, public_key, seal, unseal
 from dsgd.engines.dist.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, store_address
 from dsgd.host.launcher import Launch
 from dsgd.safe_text import for_terminal
@@ -30,6 +34,51 @@ VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which k
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
 OBJECTION_LIMIT = 2000  # characters
 T = TypeVar("T")
+
+
+class NotSealed(ValueError):
+    """Raised for a public key that is none, and for a sealed secret that has been changed or is for somebody else."""
+
+
+def public_key(private: PrivateKey) -> str:
+    """Return the public key of a private one, in hexadecimal, for everybody to read."""
+    return bytes(private.public_key).hex()
+
+
+def seal(secret: bytes, public: str, context: str) -> str:
+    """Seal a secret for the owner of a public key; returns hexadecimal. Raises NotSealed.
+
+    context: what the secret is for; who opens it must name the same."""
+    if len(public) != 2 * PublicKey.SIZE:
+        raise NotSealed(f"a public key must have {2 * PublicKey.SIZE} digits, got {len(public)}")
+    try:
+        box = SealedBox(PublicKey(bytes.fromhex(public)))
+    except ValueError as error:
+        raise NotSealed("a public key must be hexadecimal") from error
+    try:
+        return box.encrypt(_digest(context) + secret).hex()
+    except CryptoError as error:
+        raise NotSealed("a public key must be of the large order") from error
+
+
+def unseal(sealed: str, private: PrivateKey, context: str) -> bytes:
+    """Return the secret that was sealed for this side. Raises NotSealed."""
+    try:
+        content = bytes.fromhex(sealed)
+    except ValueError as error:
+        raise NotSealed("a sealed secret must be hexadecimal") from error
+    digest = _digest(context)
+    try:
+        opened = SealedBox(private).decrypt(content)
+    except CryptoError:
+        opened = b""
+    if not opened.startswith(digest):
+        raise NotSealed("a sealed secret has been changed, or is for somebody else")
+    return opened[len(digest) :]
+
+
+def _digest(context: str) -> bytes:
+    return hashlib.sha256(context.encode()).digest()
 
 
 @dataclass(frozen=True)

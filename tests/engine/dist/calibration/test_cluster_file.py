@@ -70,7 +70,7 @@ def test_one_worker_has_the_network_that_was_configured(tmp_path: Path) -> None:
     jitters = [Jitter(0.01, 0.1, "gamma", 50, 0)]
     for name, assumed in (("gigabit", ASSUMED), ("ideal", replace(ASSUMED, bandwidth=math.inf, latency_s=0.0))):
         path = yaml(jitters, {}, tmp_path / name, assumed)
-        (job,) = ConfigTree(str(path.parents[1])).jobs(["cluster=mine", "nodes=2"], multirun=False).runs
+        (job,) = ConfigTree(str(path.parents[1])).jobs(["cluster=mine", "nodes=2"], multirun=False)
         cluster = configure(job.values).experiment.cluster
         assert (cluster.gradient_s, cluster.jitter, cluster.node_bandwidth) == (0.01, 0.1, None)
         assert (cluster.bandwidth, cluster.latency_s) == (assumed.bandwidth, assumed.latency_s)

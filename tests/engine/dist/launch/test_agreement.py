@@ -21,8 +21,7 @@ from nacl.public import PrivateKey
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engines.dist.launch import agreement
-from dsgd.engines.dist.launch.agreement import VALUE_LIMIT, Meeting, meet
-from dsgd.engines.dist.launch.key_exchange import public_key
+from dsgd.engines.dist.launch.agreement import VALUE_LIMIT, Meeting, meet, public_key
 from dsgd.engines.dist.launch.rendezvous import NoMeeting
 from dsgd.host.launcher import Launch
 from tests.support.proc import listening, open_files
