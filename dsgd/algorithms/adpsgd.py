@@ -5,7 +5,7 @@ Reference: Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952.
     gradients, in every worker i:                          x_i   parameters of worker i, [d]
         g = g(a copy of x_i);  x_i = x_i - lr g            g     stochastic gradient, [d]
     averages, beside them, in every active worker i:       j     a random passive worker, or such a neighbour of i
-        atomically:  x_i = x_j = (x_i + x_j) / 2           tau   gradients of i between two averages
+        atomically:  x_i = x_j = (x_i + x_j) / 2
     which without a lock is:
         i:  v = x_i;  send v                               v     x_i when it was sent, [d]
         j:  y = x_j;  x_j = x_j + (v - y) / 2;  send y     y     x_j when v arrived, [d]
@@ -17,9 +17,9 @@ halves of an average, the mean lacks (y - v) / (2 p).
 
 Differences from the paper: while y is on its way, j makes steps and answers others. So nothing can deadlock in any
 graph; but if two workers asked each other at once, they would swap their vectors rather than average them. Therefore
-the graph is bipartite, as in the paper. An average begins with a gradient, every tau-th one, and is left out where the
-one before is still under way. step() may add local momentum, which is not averaged.
-Cost per active worker: every tau steps one message of N bytes; passive workers answer with as many. Waits: for nothing.
+the graph is bipartite, as in the paper. An average begins with a gradient, and is left out where the one before is
+still under way. step() may add local momentum, which is not averaged.
+Cost per active worker: every step one message of N bytes; passive workers answer with as many. Waits: for nothing.
 A worker that fails (`cluster.failures`): averages with it are left out. It comes back with the parameters of a random
 peer, so the sum of the x_i changes.
 Output model: the mean of the x_i. One worker: exactly SGD.
@@ -41,12 +41,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ADPSGD(Algorithm):
     topology: Topology  # used with peers=topology
-    tau: int = 1
     peers: str = "uniform"  # uniform: any passive worker | topology: a neighbour in the graph
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
         if self.peers not in ("uniform", "topology"):
             raise ValueError(f"peers must be uniform or topology, got {self.peers!r}")
         if self.peers == "topology" and self.topology.sides is None:
@@ -84,10 +81,9 @@ class ADPSGD(Algorithm):
 
         last = None
         while not worker.done:
-            if worker.steps % self.tau == 0:
-                worker.publish()  # for a worker that begins late
-                if passive and not averaging:
-                    last = worker.start(average(passive[int(worker.rng.integers(len(passive)))]))
+            worker.publish()  # for a worker that begins late
+            if passive and not averaging:
+                last = worker.start(average(passive[int(worker.rng.integers(len(passive)))]))
             worker.step(await worker.gradient())
         if last is not None:  # the peer may have made its half of the average
             await last

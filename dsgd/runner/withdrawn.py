@@ -16,6 +16,7 @@ WITHDRAWN: dict[str, tuple[Any, str]] = {
         "uniform",
         "a peer is any other worker; algo=adpsgd algo.peers=topology has a graph",
     ),
+    "algo=adpsgd algo.tau": (1, "an average begins with every gradient; algo=gossip algo.tau averages less often"),
     "algo=easgd algo.average": (False, "the output model is the centre"),
     "algo=asyncdiloco algo.servers": (1, "the global server is on one node, whose rate is cluster.server_bandwidth"),
     "algo=downpour algo.server_nesterov": (False, "algo.server_optimizer=momentum is heavy ball"),

@@ -46,7 +46,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),
     ("sparta", "algo.share=0.4", "algo.tau=3"),
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
-    ("adpsgd", "algo.tau=2"),
+    ("adpsgd", "algo.peers=topology", "topology=star"),
     ("asyncdiloco", "algo.tau=2", "algo.group=2", "algo.updates=3", "algo.slow_nodes={1: 3.0}"),
     ("relay", "topology=star"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),

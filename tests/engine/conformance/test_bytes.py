@@ -68,7 +68,6 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
     ),  # a share of 0.005 of 20 numbers is one
     "noloco": lambda algo, k: (ceil(k / algo.tau), 0),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
-    "adpsgd": lambda algo, k: (ceil(k / algo.tau), 0),
     "easgd": lambda algo, k: (
         ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
         ceil(k / algo.tau) if algo.variant == "async" else 0,
@@ -102,7 +101,6 @@ OPTIONS = [
     ("sgp", "algo.overlap=3", "topology=exponential"),
     ("gossip", "algo.tau=3", "algo.mode=push"),
     ("gossip", "algo.tau=10", "algo.mode=pull"),
-    ("adpsgd", "algo.tau=3"),
     ("easgd", "algo.tau=4", "algo.servers=3"),
     ("easgd", "algo.variant=sync", "algo.tau=3"),
     ("easgd", "algo.variant=round_robin", "algo.tau=3"),
@@ -119,15 +117,13 @@ def test_a_worker_sends_what_its_paper_says(case: tuple[str, ...]) -> None:
     simulation = sent(case, k)
     by_worker, by_servers = FORMULAS[case[0]](algo, k)
     counted = simulation.machine.network.bytes_sent(simulation.time_s)
-    both_ways = case[0] == "adpsgd"
-    if both_ways or (case[0] == "gossip" and "algo.mode=pull" in case):
-        # who serves a pull or an ask is random: each takes part in one on average
+    if case[0] == "gossip" and "algo.mode=pull" in case:  # who serves a pull is random: each serves one on average
         assert sum(counted) == pytest.approx(P * by_worker * N, rel=1e-12)
     else:
         assert counted[:P] == pytest.approx([by_worker * N] * P, rel=1e-12)
     assert counted[P:] == pytest.approx([P * by_servers * N / max(algo.servers, 1)] * algo.servers, rel=1e-12)
     received = simulation.machine.network.bytes_received(simulation.time_s)
-    if both_ways or (case[0] == "gossip" and "algo.mode=push" in case):  # who receives a push or an ask is random
+    if case[0] == "gossip" and "algo.mode=push" in case:  # who receives a push is random
         assert sum(received) == pytest.approx(sum(counted), rel=1e-12)
     elif case[0] == "gossip":
         assert received == pytest.approx([by_worker * N] * P, rel=1e-12)

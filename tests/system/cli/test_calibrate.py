@@ -21,7 +21,7 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
     assert ended.stdout == (tmp_path / "my/cluster/mine.yaml").read_text()
     assert "3 workers" in ended.stdout
     assert "use it: dsgd-run --config-dir my cluster=mine" in ended.stderr
-    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine", "nodes=3"], multirun=False).runs
+    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine", "nodes=3"], multirun=False)
     cluster = configure(job.values).experiment.cluster
     assert cluster.gradient_s is not None
     assert 0 < cluster.gradient_s < 10
@@ -36,7 +36,7 @@ def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_befo
     line = "dsgd-calibrate --out my/cluster/mine.yaml --steps 5 nodes=1 cluster=lian2017_5ms batch_size=4"
     ended = shell(line, tmp_path)
     assert ended.returncode == 0, ended.stderr
-    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine"], multirun=False).runs
+    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine"], multirun=False)
     cluster = configure(job.values).experiment.cluster
     assert cluster.gradient_s
     assert (cluster.bandwidth, cluster.latency_s) == (1e9, 5e-3)

@@ -109,7 +109,7 @@ def test_ctrl_c_ends_all_jobs_and_the_same_line_goes_on_with_what_is_missing(tmp
 
 def test_the_jobs_of_a_sweep_share_its_folder() -> None:
     """However long it takes to check them: the time in the folder's name is that of the sweep."""
-    jobs = ConfigTree().jobs(["seed=range(12)", "hydra.sweep.dir=${now:%H-%M-%S-%f}"], multirun=True).runs
+    jobs = ConfigTree().jobs(["seed=range(12)", "hydra.sweep.dir=${now:%H-%M-%S-%f}"], multirun=True)
     assert len({job.folder.parent for job in jobs}) == 1
     assert len({job.folder for job in jobs}) == 12
 
@@ -126,7 +126,7 @@ def test_an_interpolation_is_resolved_by_each_job(tmp_path: Path) -> None:
     """The folder of a job may be made from what is swept over."""
     sweep = ["-m", "algo=sync,gossip", "nodes=2", "optimizer.lr=0.1,0.2"]
     folder = "hydra.sweep.subdir=${hydra.runtime.choices.algo}-${optimizer.lr}"
-    jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True).runs
+    jobs = ConfigTree().jobs([*sweep[1:], f"hydra.sweep.dir={tmp_path}", folder], multirun=True)
     assert [job.folder.name for job in jobs] == ["sync-0.1", "sync-0.2", "gossip-0.1", "gossip-0.2"]
 
 
@@ -136,7 +136,7 @@ def test_each_job_is_what_hydra_composes_for_it() -> None:
     tree = ConfigTree()
     sweep = ["algo=sync,gossip", "nodes=2,4", "experiment=slow_network", "~target.accuracy"]
     sweep += ["+cluster.slow_nodes={1: 2.0},{0: 3.0}", "model=resnet8", "hydra.sweep.dir=x"]
-    jobs = tree.jobs(sweep, multirun=True).runs
+    jobs = tree.jobs(sweep, multirun=True)
     assert len(jobs) == 8
     for job in jobs:
         assert job.values == plain(tree.load([*job.overrides, "hydra.sweep.dir=x"]))
@@ -146,7 +146,7 @@ def test_the_runs_of_a_grid_are_the_jobs_of_a_sweep(monkeypatch: pytest.MonkeyPa
     """The files are composed once, however many values are asked for one after the other."""
     tree, folder = ConfigTree(), ["hydra.sweep.dir=x", "hydra.sweep.subdir=y"]
     points = ["algo=sync,gossip", "optimizer.lr=0.1", "budget.time_s=9", "seed=3,4", "budget.time_s=5"]
-    expected = tree.jobs([*points, *folder], multirun=True).runs
+    expected = tree.jobs([*points, *folder], multirun=True)
     assert tree.grid(points, folder) == expected
     assert [job.values["budget"]["time_s"] for job in expected] == [5] * 4
 
@@ -163,5 +163,5 @@ def test_a_group_of_the_users_own_can_be_swept(tmp_path: Path) -> None:
     for name, rate in (("slow", 0.01), ("fast", 0.5)):
         (tmp_path / "recipe" / f"{name}.yaml").write_text(f"# @package _global_\noptimizer:\n  lr: {rate}\n")
     (tmp_path / "mine.yaml").write_text("defaults:\n  - config\n  - recipe: slow\n  - _self_\n")
-    jobs = ConfigTree(str(tmp_path), "mine").jobs(["recipe=slow,fast", "hydra.sweep.dir=x"], multirun=True).runs
+    jobs = ConfigTree(str(tmp_path), "mine").jobs(["recipe=slow,fast", "hydra.sweep.dir=x"], multirun=True)
     assert [job.values["optimizer"]["lr"] for job in jobs] == [0.01, 0.5]

@@ -37,7 +37,7 @@ LOCKSTEP: tuple[tuple[str, ...], ...] = (
 )
 FREE: tuple[tuple[str, ...], ...] = (
     ("gossip", "algo.mode=push"),
-    ("adpsgd", "algo.tau=2", "algo.peers=topology", "topology=star"),
+    ("adpsgd", "algo.peers=topology", "topology=star"),
     ("easgd", "algo.tau=1", "algo.momentum=0.7", "algo.servers=2"),
     ("asyncdiloco", "algo.tau=2", "algo.slow_nodes={1: 2.0}"),
     ("asyncdiloco", "algo.tau=2", "algo.group=3", "algo.updates=3", "algo.local_buffer=2"),

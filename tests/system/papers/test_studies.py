@@ -53,7 +53,7 @@ def planned(study: Study, scale: str) -> int:
             for job in composer.measuring(entry, tuple(axis.grid[0] for axis in entry.axes))
         ]  # fmt: skip
     else:
-        jobs = tree().jobs([*words, *FOLDERS], multirun=True).runs
+        jobs = tree().jobs([*words, *FOLDERS], multirun=True)
     if scale == REAL and not study.name.endswith(TASKS[0]):
         jobs = jobs[:1]  # of the other task, whose files are read, all other points are alike
     for job in jobs:

@@ -62,7 +62,7 @@ def test_nodes(overrides: list[str], expected: dict[int, float] | None) -> None:
 
 
 def test_a_sweep_over_them() -> None:
-    runs = tree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True).runs
+    runs = tree().jobs([*MODEL, "model.arguments={width: 3},{width: 4}", "nodes=2,4"], multirun=True)
     assert [job.values["model"]["arguments"]["width"] for job in runs] == [3, 3, 4, 4]
-    runs = tree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True).runs
+    runs = tree().jobs(["cluster.slow_nodes={1: 1.0}", "cluster.slow_nodes.1=2,3"], multirun=True)
     assert [job.values["cluster"]["slow_nodes"] for job in runs] == [{1: 2}, {1: 3}]

@@ -80,7 +80,7 @@ WRITTEN: list[tuple[str, str, Any]] = [
 @each_row(("typed", "key", "value"), WRITTEN)
 def test_a_configuration_holds_the_plain_number(typed: str, key: str, value: Any) -> None:
     group, _, name = key.partition(".")
-    assert tree().jobs([typed], multirun=False).runs[0].values[group][name] == value
+    assert tree().jobs([typed], multirun=False)[0].values[group][name] == value
     assert composed(["++" * typed.startswith("cluster.node_bandwidth.") + typed])[group][name] == value
 
 
