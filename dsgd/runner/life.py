@@ -114,7 +114,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
     def interrupted() -> bool:
         nonlocal looked
         now = time.monotonic()
-        if now - looked > LOOK_S:
+        if progress.on_terminal and now - looked > LOOK_S:
             looked = now
             state = training.state
             progress.moved(state.time_s, state.samples, record.wall_s)

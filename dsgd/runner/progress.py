@@ -18,15 +18,17 @@ EVERY_S = 30.0  # of host time, between two lines of a log
 
 class ProgressLine:
     """A line on the terminal, in a `with` around the run. Where stderr is no terminal, as in the log of a batch job,
-    a line for the first mark and for the last one, and between them one every EVERY_S at most."""
+    a line for the first mark and for the last one, and between them one every EVERY_S at most.
+
+    on_terminal: whether there is one."""
 
     def __init__(self, experiment: Experiment, name: str, clock: str, logged: bool = True) -> None:
         """name: of the algorithm. clock: `virtual` or `wall`. logged: where there is no terminal, print lines."""
         self._name = for_terminal(name)
         self._clock = "virtual" if clock == "virtual" else "of training"
         console = Console(stderr=True)
-        self._enabled = console.is_terminal
-        self._logged = logged and not self._enabled
+        self.on_terminal = console.is_terminal
+        self._logged = logged and not self.on_terminal
         self._time_budget = experiment.budget.time_s
         self._samples_budget = experiment.total_samples
         self._epoch_samples = experiment.epoch_samples
@@ -34,18 +36,18 @@ class ProgressLine:
             TextColumn("{task.fields[line]}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
         )
         self._measured = ""
-        self._task = self._progress.add_task("", total=1.0, line="starting") if self._enabled else None
+        self._task = self._progress.add_task("", total=1.0, line="starting") if self.on_terminal else None
         self._waiting = ""  # the line of a mark that came too soon after another
         self._next_s = 0.0  # host time from which on a line may be printed
 
     def __enter__(self) -> None:
-        if self._enabled:
+        if self.on_terminal:
             self._progress.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._enabled:
+        if self.on_terminal:
             self._progress.stop()
         if self._waiting:
             print(self._waiting, file=sys.stderr, flush=True)

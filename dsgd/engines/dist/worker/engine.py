@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from dsgd.engines.dist.pairwise.plane import Plane
-from dsgd.engines.dist.worker.answers import between_events
 from dsgd.engines.dist.worker.averaging import Averaging, finish
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
-from dsgd.engines.dist.worker.pairwise_requests import PairwiseRequests
+from dsgd.engines.dist.worker.pairwise_requests import PairwiseRequests, between_events
+from dsgd.engines.dist.worker.pass_record import as_vector
 from dsgd.engines.dist.worker.process import CoordinatorClient, result_of
 from dsgd.engines.dist.worker.quorum_steps import QuorumMember, Taken
-from dsgd.engines.dist.worker.spans import as_vector
 from dsgd.engines.dist.worker.traffic import Traffic
 from dsgd.engines.rules.marks import Diverged
 from dsgd.engines.rules.step_rules import StepRules

@@ -16,13 +16,13 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from dsgd.engines.dist.control import Message
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
-from dsgd.engines.dist.worker.answers import give_answer
 from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.engine import WorkerEngine
+from dsgd.engines.dist.worker.pairwise_requests import give_answer
+from dsgd.engines.dist.worker.pass_record import as_vector
 from dsgd.engines.dist.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
-from dsgd.engines.dist.worker.spans import as_vector
 from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.shard import Shard
 from dsgd.host.gpu_facts import gpu_facts

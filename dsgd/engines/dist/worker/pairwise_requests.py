@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +16,8 @@ from dsgd.engines.dist.worker.traffic import Traffic
 from dsgd.engines.rules.shard import joined, parts_of
 from dsgd.engines.rules.task import Task
 from dsgd.worker import Ask, Call, Exchange, Pull, Push, Worker
+
+T = TypeVar("T")
 
 
 class PairwiseRequests:
@@ -119,3 +122,22 @@ class PairwiseRequests:
         for shard, part in enumerate(parts):
             future = self._vectors.call(p + shard, request.operation, part, request.scalars)
             self._then(future, lambda done, shard=shard: answer(shard, done))
+
+
+def between_events(
+    events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]], answer: Callable[[], T], limit_s: float
+) -> T | None:
+    """Return answer(), called by the thread that takes the events; None, and no call, if that does not come to it
+    within limit_s seconds."""
+    answered: Future[T] = Future()
+    events.put((give_answer, (answered, answer)))
+    try:
+        return answered.result(limit_s)
+    except TimeoutError:
+        return None if answered.cancel() else answered.result()
+
+
+def give_answer(answered: Future[T], answer: Callable[[], T]) -> None:
+    """Answer, unless that is no longer waited for."""
+    if answered.set_running_or_notify_cancel():
+        answered.set_result(answer())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dsgd.engines.dist.job import TRACE_INTERVALS
 from dsgd.engines.dist.worker.averaging import finish
 from dsgd.engines.rules.marks import Diverged, is_beyond
 
@@ -79,3 +81,11 @@ class PassRecord:
     def _check(self, step: int, loss: Tensor) -> None:
         if self.loss_limit is not None and is_beyond(value := float(loss), self.loss_limit):
             raise Diverged(f"the loss of the mini-batch of step {step} is {value:g}")
+
+
+def as_vector(kind: str, spans: Sequence[tuple[float, float]], origin_s: float) -> Tensor:
+    """Return intervals (begin, end) as float64 [2 n] in seconds since the origin; the first TRACE_INTERVALS of them,
+    with a line in this process's log about others. kind: what the line calls them."""
+    if len(spans) > TRACE_INTERVALS:
+        print(f"the trace holds {TRACE_INTERVALS} of {len(spans)} intervals of {kind}", flush=True)
+    return torch.tensor(spans[:TRACE_INTERVALS], dtype=torch.float64).flatten().sub_(origin_s)

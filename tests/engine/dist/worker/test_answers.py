@@ -6,7 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import Any
 
-from dsgd.engines.dist.worker.answers import between_events
+from dsgd.engines.dist.worker.pairwise_requests import between_events
 
 LIMIT_S = 60.0
 
