@@ -80,18 +80,6 @@ def test_a_dead_node_is_reachable_again_where_it_was_started_anew() -> None:
             assert value(a.pull(1).result(LIMIT_S).vector) == 2
 
 
-def test_a_lost_connection_is_made_again_without_help() -> None:
-    def fall_silent(sock: socket.socket) -> None:
-        sock.recv(HEADER.size, socket.MSG_WAITALL)
-
-    with plane(1, 2) as b, plane(0, 2, patience_s=0.2) as a, impostor(fall_silent) as port:
-        b.publish(constant(4), 0)
-        a.connect([None, (HOST, port)])
-        failure(a.pull(1))
-        a.connect([None, (HOST, b.port)])
-        until(lambda: (pulled := a.pull(1)).exception(LIMIT_S) is None and value(pulled.result().vector) == 4)
-
-
 def test_half_an_answer_and_then_silence_is_unreachable() -> None:
     def behave(sock: socket.socket) -> None:
         sock.recv(HEADER.size, socket.MSG_WAITALL)
