@@ -73,7 +73,7 @@ def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> Non
         for asker in (a, b, c):
             for peer in {0, 1, 2} - {[a, b, c].index(asker)}:
                 asker.pull(peer).result(LIMIT_S)
-        a.relocate(1, (HOST, port))
+        a.connect([None, (HOST, port), (HOST, c.port)])
         pending = [a.pull(1), a.push(1, constant(1), 0), a.exchange({2: constant(1)}, 0, [2])]
         a.close()
         assert {failure(future).reason for future in pending} == {"the plane was closed here"}
