@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dsgd.cli.compose import composed
+from dsgd.engines.dist.coordinator.snapshots import NOTHING
+from dsgd.engines.rules.marks import Progress, ended_by
 from dsgd.runner.plan import plan_run
+from tests.support.cases import prepared
 from tests.support.command import call
 
 QUADRATIC = ["experiment=quadratic", "nodes=4", "engine=sim"]  # 4 samples an epoch, a step of all is an epoch
@@ -34,6 +38,13 @@ def test_the_default_budget_is_named_where_steps_are_given() -> None:
     """As reported: 200 steps were asked for, and 20 epochs, the default, ended the run at 56."""
     why = plan_run(composed(["budget.steps=200", "nodes=32"]), []).why
     assert "budget.epochs=20 ends the run after 56 steps, before budget.steps=200; budget.epochs=null lifts it" in why
+
+
+def test_of_two_limits_that_are_reached_at_once_the_samples_count() -> None:
+    experiment = prepared(*QUADRATIC, "algo=sync", "budget.steps=6", "budget.time_s=2")
+    for samples, named in ((24, "budget.steps"), (20, "budget.time_s")):
+        at_the_end = replace(NOTHING, time_s=2.0, samples=samples)
+        assert ended_by(experiment, Progress(), "completed", at_the_end) == named
 
 
 @pytest.mark.parametrize(("engine", "algo"), [("sim", "gossip"), ("dist", "sync")])

@@ -99,6 +99,25 @@ def test_with_many_failures_all_steps_are_made_and_all_workers_agree(algo: str) 
     assert simulation.machine.samples < 80 * simulation.experiment.unit
 
 
+def test_a_worker_that_is_back_shares_no_memory_with_the_peer_that_helped_it(tmp_path: Path) -> None:
+    """Its vectors would change with the peer's, until the algorithm replaces them."""
+    network = ("data=digits", "model=resnet8", "model.width=2", "batch_size=2", "budget.epochs=null", "budget.steps=4")
+    down = f"cluster.failures.trace={trace(tmp_path, (2, 0.015, 0.02))['trace']}"
+    diloco = ("algo=diloco", "algo.tau=8", "algo.elastic=true", "cluster.gradient_s=0.01", "nodes=3", down)
+    simulation = Simulation(prepared(*network, *diloco, "eval.every_epochs=null"))
+
+    def look() -> bool:
+        workers = [node.worker for node in simulation.machine.present]
+        owned = [v.data_ptr() for worker in workers for v in (worker.x, *worker.kept.values())]
+        owned += [node.buffers.data_ptr() for node in simulation.machine.present]
+        assert len({*owned}) == len(owned)
+        return False
+
+    list(simulation.run(look))
+    assert simulation.summary()["failures"] == 1
+    assert simulation.machine.nodes[2].worker.kept
+
+
 @pytest.mark.parametrize("algo", ELASTIC[:2])
 def test_without_failures_nothing_changes(algo: str) -> None:
     waiting = run(algo.replace("elastic=true", "elastic=false"), "budget.steps=9")

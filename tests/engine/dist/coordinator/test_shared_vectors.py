@@ -100,6 +100,7 @@ def test_what_is_known_is_bounded() -> None:
         for node in range(2):
             shared.offer(node, f"step:{step}", {"x": f"{node}"})
     assert len(shared._known) == 2 * REMEMBERED
+    assert shared.offer(1, "step:99", {"x": "0"}) == []  # the latest ones
 
 
 @pytest.mark.parametrize(
