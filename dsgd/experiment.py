@@ -161,15 +161,22 @@ class Experiment:
             raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
         if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
             raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
-        if (every_s := self.eval.every_time_s) is None:
-            return
-        limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
-        total = math.inf if self.total_samples is None else self.total_samples
-        # about as long as the budget lasts on the clock of the simulator, 0 where only messages take time
-        lasts_s = min(limit_s, self.cluster.longest_s * total / self._step_samples)
-        if lasts_s / every_s > MOST_MARKS:
+        every_s, lasts_s = self.eval.every_time_s, self._least_time_s()
+        if every_s is not None and lasts_s / every_s > MOST_MARKS:
             rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
             raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
+
+    def _least_time_s(self) -> float:
+        """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
+        limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
+        total = math.inf if self.total_samples is None else self.total_samples
+        return min(limit_s, self.cluster.longest_s * total / self._step_samples)
+
+    @property
+    def marks(self) -> float:
+        """Estimate how many evaluation marks the budget allows."""
+        every_s, total = self.eval.every_time_s, self.total_samples or 0
+        return total / max(self.mark_samples, self.unit) + (self._least_time_s() / every_s if every_s else 0)
 
     @cached_property
     def epoch_samples(self) -> int:

@@ -32,7 +32,7 @@ def text_lines(path: str, key: str) -> list[str]:
         with regular_file(path) as (file, size):
             if size > TEXT_BYTES:
                 raise ValueError(f"{key} must be a file of at most {TEXT_BYTES} bytes, got {size} in {named}")
-            return file.read(TEXT_BYTES).decode("utf-8-sig").splitlines()
+            return file.read(size).decode("utf-8-sig").splitlines()
     except OSError as error:
         raise ValueError(f"{key} must be a readable file, got {named} ({error.strerror})") from None
     except UnicodeDecodeError:

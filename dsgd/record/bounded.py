@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +27,30 @@ class Unbounded(ValueError):
 
 def read_bounded(path: Path, most: int) -> bytes:
     """Read a regular file of at most `most` bytes. Raises OSError, whose strerror says what else it is."""
+    with _bounded(path, most) as (file, size):
+        return file.read(size)
+
+
+def read_lines(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the lines of a regular file of at most `most` bytes, and never have all in memory. Raises OSError, as
+    `read_bounded`."""
+    with _bounded(path, most) as (file, _), BufferedReader(file) as lines:
+        yield from lines
+
+
+@contextmanager
+def _bounded(path: Path, most: int) -> Iterator[tuple[FileIO, int]]:
     with regular_file(path) as (file, size):
         if size > most:
             raise OSError(errno.EFBIG, f"{size} bytes, more than {most}", str(path))
-        return file.read(most)
+        yield file, size
 
 
 def read_end(path: Path, most: int) -> bytes:
     """Read the last bytes of a regular file, at most so many. Raises OSError."""
     with regular_file(path) as (file, size):
         file.seek(max(0, size - most))
-        return file.read(most)
+        return file.read(min(size, most))
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import IO, Any, cast
@@ -16,13 +17,13 @@ from dsgd.record.bounded import json_object
 from dsgd.record.written import write_atomically
 
 NAME = "checkpoint.pt"
-FORMAT = 1
+FORMAT = 2  # changes with what a run needs to resume
 HEADER_BYTES, PIECE_BYTES = 2**24, 2**20
 SIGNATURE = 64  # characters
 REASON = 200  # characters of it
 NUMBER = (int, float)
 # The keys that a run needs to resume, and their types: a right signature only shows that a file is whole.
-HEADER = {"config": dict, "engine": str, "lines": int, "wall_s": NUMBER}
+HEADER = {"config": dict, "engine": str, "lines": int, "lines_sha256": str, "wall_s": NUMBER}
 STATE = {
     "sim": {"fingerprint": dict, "progress": dict, "vectors": list},
     "dist": {"time_s": NUMBER, "progress": dict, "next": list, "lost": list, "workers": list, "servers": list},
@@ -45,7 +46,7 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
     header: plain values, for `read_header`. state: plain values and tensors, for `read_state`. Raises OSError."""
     import torch
 
-    first = {"dsgd_checkpoint": FORMAT, **header}
+    first = _first(header)
 
     def write(file: BufferedWriter) -> None:
         file.write(_first_line(first, "0" * SIGNATURE))
@@ -89,8 +90,12 @@ def with_header(path: Path, header: dict[str, Any]) -> bytes:
 
 
 def _signed(header: dict[str, Any], payload: bytes) -> bytes:
-    first = {"dsgd_checkpoint": FORMAT, **header}
+    first = _first(header)
     return _first_line(first, _digest(first, [payload])) + payload
+
+
+def _first(header: dict[str, Any]) -> dict[str, Any]:
+    return {"dsgd_checkpoint": FORMAT, "dsgd": version("dsgd"), **header}
 
 
 def _first_line(first: dict[str, Any], signature: str) -> bytes:
@@ -121,7 +126,9 @@ def read_header(path: Path) -> dict[str, Any]:
     if header is None:
         raise CheckpointError(f"resume must be a checkpoint of dsgd, got {path}, which is something else or corrupt")
     if header.get("dsgd_checkpoint") != FORMAT:
-        raise CheckpointError(f"resume must be a checkpoint of dsgd in format {FORMAT}, got {path}")
+        ours, theirs = f"dsgd {version('dsgd')} (format {FORMAT})", header.get("dsgd", "0.2.0 or before")
+        got = f"{path} of dsgd {theirs!s:.20} (format {header.get('dsgd_checkpoint')!r:.20})"
+        raise CheckpointError(f"resume must be a checkpoint of {ours}, got {got}")
     if signature != digest:
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}, which is truncated or corrupt")
     return header
@@ -137,7 +144,7 @@ def has_header(path: Path, header: Mapping[str, Any]) -> bool:
 def check_header(header: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointError unless a header has what a run needs to resume. path: of its checkpoint."""
     _check(header, HEADER, "the header", path)
-    if header["engine"] not in STATE or header["lines"] < 0 or not 0 <= header["wall_s"] < math.inf:
+    if header["engine"] not in STATE or not 0 <= header["lines"] < 2**32 or not 0 <= header["wall_s"] < math.inf:
         given = {key: header[key] for key in ("engine", "lines", "wall_s")}
         raise CheckpointError(f"resume must be a checkpoint of a run, got {path}, whose header says {given}")
 

@@ -11,21 +11,23 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dsgd.record.bounded import Unbounded, json_object, read_bounded, yaml_document
+from dsgd.record.bounded import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
 from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
 from dsgd.safe_text import for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
-# bytes that a file of a record may have: a thousand times what a run of 1,024 workers writes
-CONFIG_BYTES, SUMMARY_BYTES = 2**20, 2**24
+# bytes that a file of a record, or a line of metrics.jsonl, may have: a thousand times those of 1,024 workers
+CONFIG_BYTES, SUMMARY_BYTES, MARK_BYTES = 2**20, 2**24, 2**20
 
 # summary field: field of a mark
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}
@@ -175,15 +177,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_marks(folder: Path) -> list[dict[str, Any]]:
     """Read all marks of a run, in file order; a last line without newline counts if it is whole."""
-    *lines, last = _metrics(folder).split(b"\n")
     marks = []
-    for i, line in enumerate(lines, start=1):
+    for i, line in enumerate(_metrics(folder), start=1):
         mark = json_object(line)
-        if mark is None:
+        if mark is not None:
+            marks.append({sys.intern(key): value for key, value in mark.items()})  # each name once, not in every mark
+        elif line.endswith(b"\n"):  # else being written now, or cut off by a kill
             raise ValueError(f"{folder / METRICS} line {i} is not a JSON object")
-        marks.append(mark)
-    torn = json_object(last)  # no newline yet: being written now, or cut off by a kill
-    return marks if torn is None else [*marks, torn]
+    return marks
 
 
 def read_env(folder: Path) -> dict[str, Any]:
@@ -197,13 +198,18 @@ def read_env(folder: Path) -> dict[str, Any]:
 
 def read_last_mark(folder: Path) -> dict[str, Any] | None:
     """Read the last mark whose line is whole, without parsing those before it; None before the first."""
-    whole, _, _ = _metrics(folder).rpartition(b"\n")
+    path = folder / METRICS
+    with _readable(path):
+        whole, _, _ = (read_end(path, MARK_BYTES) if path.is_file() else b"").rpartition(b"\n")
     return json_object(whole.rpartition(b"\n")[2])
 
 
-def count_marks(folder: Path) -> int:
-    """Count the whole lines of metrics.jsonl; 0 without the file."""
-    return _metrics(folder).count(b"\n")
+def lines_sha256(folder: Path, lines: int) -> str:
+    """Return the digest of the first lines of metrics.jsonl, as `Record.counted` has it."""
+    digest = hashlib.sha256()
+    for line in islice(_metrics(folder), lines):
+        digest.update(line)
+    return digest.hexdigest()
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
@@ -254,15 +260,22 @@ def _config_sha256(folder: Path) -> str | None:
     return hashlib.sha256(_content(path, CONFIG_BYTES)).hexdigest() if path.is_file() else None
 
 
-def _metrics(folder: Path) -> bytes:
-    """Read metrics.jsonl; empty where a run ended, or was killed, before its first mark."""
+def _metrics(folder: Path) -> Iterator[bytes]:
+    """Yield the lines of metrics.jsonl; none where a run ended, or was killed, before its first mark."""
     path = folder / METRICS
-    return _content(path, METRICS_BYTES) if path.is_file() else b""
+    with _readable(path):
+        yield from read_lines(path, METRICS_BYTES) if path.is_file() else ()
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Read a file of a record. Raises ValueError if it is not a regular one of at most `most` bytes."""
-    try:
+    with _readable(path):
         return read_bounded(path, most)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise ValueError for a file of a record that is not a regular one, or larger than it may be."""
+    try:
+        yield
     except OSError as error:
         raise ValueError(f"{path} must be readable, got: {error.strerror}") from error

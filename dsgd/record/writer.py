@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -14,18 +15,20 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dsgd.record.bounded import read_bounded
+from dsgd.record.bounded import read_lines
 from dsgd.record.room import write_in_room
 from dsgd.record.written import open_kept, replace_together, write_all
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
 METRICS_BYTES = 2**29  # a thousand times what a run of 1,024 workers writes
+MOST_MARKS = 700_000  # that have room in it, with 760 bytes each
 OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
 
 
@@ -62,8 +65,7 @@ class Record:
         of room on the disk with the record as it was."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
-        had = read_bounded(before / METRICS, METRICS_BYTES) if before else b""
-        kept = b"".join(had.splitlines(keepends=True)[:lines])
+        kept = b"".join(islice(read_lines(before / METRICS, METRICS_BYTES), lines)) if before else b""
         folder.mkdir(parents=True, exist_ok=True)
         content = yaml.dump(dict(config), Dumper=WithoutAliases, sort_keys=False).encode()
         self._config_sha256 = hashlib.sha256(content).hexdigest()
@@ -83,6 +85,7 @@ class Record:
         replace_together(first | (marks | files if is_here else files | marks), remove_old)
         self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
+        self._lines, self._digest = lines, hashlib.sha256(kept)
 
     @property
     def wall_s(self) -> float:
@@ -90,20 +93,26 @@ class Record:
         return time.monotonic() - self._started
 
     def mark(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Append one line to metrics.jsonl and return it. Raises OSError, with nothing of the line in the file."""
+        """Append one line to metrics.jsonl and return it. Raises OSError, with nothing of the line in the file, also
+        where the reader would refuse the file."""
         line = {"wall_s": round(self.wall_s, 3), **values}
         content = json.dumps(finite(line)).encode() + b"\n"
+        if self._whole_bytes + len(content) > METRICS_BYTES:
+            raise OSError(errno.EFBIG, f"no more than {METRICS_BYTES} bytes of {METRICS} can be read")
         try:
             write_all(self._metrics, content)
         except OSError:
             self._metrics.truncate(self._whole_bytes)
             raise
         self._whole_bytes += len(content)
+        self._lines += 1
+        self._digest.update(content)
         return line
 
-    def sync(self) -> None:
-        """Flush metrics.jsonl to the disk, before a checkpoint that counts its lines is written."""
+    def counted(self) -> dict[str, Any]:
+        """Flush metrics.jsonl to the disk, and return what a checkpoint says of its lines."""
         os.fsync(self._metrics.fileno())
+        return {"lines": self._lines, "lines_sha256": self._digest.hexdigest()}
 
     def finish(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Write the summary, atomically, and close the record; returns the summary as written."""

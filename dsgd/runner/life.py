@@ -40,13 +40,12 @@ DIGEST = "digest"  # in checkpoints
 @dataclass(frozen=True)
 class TrainingState:
     """status: running, then completed | diverged | interrupted | failed. error: one line, for failed. time_s: of the
-    training clock. marks: evaluated so far, those before a resumption included."""
+    training clock."""
 
     status: str
     error: str
     time_s: float
     samples: int
-    marks: int
 
 
 class Training(Protocol):
@@ -104,12 +103,10 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             "engine": training.engine,
             **training.header,
             DIGEST: training.digest,
-            "lines": training.state.marks,
             "wall_s": record.wall_s,
         }
         with stops.held(), _writing(folder):
-            record.sync()
-            write_checkpoint(folder, header, dict(contents))
+            write_checkpoint(folder, {**header, **record.counted()}, dict(contents))
 
     def interrupted() -> bool:
         nonlocal looked

@@ -18,6 +18,7 @@ from dsgd.host.gpus import are_own, visible_gpus
 from dsgd.host.launcher import advice, launch
 from dsgd.host.signals import Interrupted
 from dsgd.models.library import ImportedModel, Torchvision
+from dsgd.record.writer import METRICS, MOST_MARKS
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import EngineOptions, RunConfig, configure
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
@@ -65,6 +66,9 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
+    if experiment.marks > MOST_MARKS:
+        room = f"{METRICS} has room for about {MOST_MARKS:,}, and a run fails beyond it"
+        why += f"\nwarning: the budget allows {experiment.marks:,.0f} evaluations, {room}; eval.every_* sets fewer"
     if len(set(experiment.sample_limits.values())) > 1:
         why += f"\n{tightest(experiment)}"
     return Plan(config, engine, why, checkpoint, extended=extended)

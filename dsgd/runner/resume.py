@@ -12,7 +12,7 @@ from typing import Any
 
 from dsgd.host.launcher import legible
 from dsgd.record.checkpoint_file import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
-from dsgd.record.reader import count_marks, number, read_config, read_status
+from dsgd.record.reader import lines_sha256, number, read_config, read_status
 from dsgd.record.writer import METRICS
 from dsgd.runner.trust import TRUSTED, check_code, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, with_numbers
@@ -110,10 +110,9 @@ def checkpoint_of(path: str, extended: bool = False) -> Checkpoint:
         check_header(header, checkpoint)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
-    lines, wanted = count_marks(checkpoint.parent), header["lines"]
-    if lines < wanted:
-        metrics = checkpoint.with_name(METRICS)
-        raise ConfigError(f"resume must have {METRICS} of >= {wanted} lines beside it, got {lines} in {metrics}")
+    if lines_sha256(checkpoint.parent, header["lines"]) != header["lines_sha256"]:
+        rule = f"resume must have the first {header['lines']} lines of {METRICS} as the run wrote them"
+        raise ConfigError(f"{rule}, got others or fewer in {checkpoint.with_name(METRICS)}")
     return Checkpoint(checkpoint, header)
 
 

@@ -10,7 +10,7 @@ import pytest
 from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
 from dsgd.record.checkpoint_file import write_checkpoint
-from dsgd.record.reader import find_runs, read_config
+from dsgd.record.reader import find_runs, lines_sha256, read_config
 from dsgd.report.contest import Contender
 from dsgd.report.contest_files import write_contest
 from dsgd.sweep.manifest import locked, point_of
@@ -81,6 +81,7 @@ def test_a_checkpoint_of_a_stranger(tmp_path: Path, capfd: pytest.CaptureFixture
     (tmp_path / "run" / "summary.json").unlink()
     for changes in ({}, {"wrong\x1b[2J": 1}, {"nodes": "\x1b[2J"}):
         header = {"config": {**config, **changes, "resume": None}, "engine": "sim", "lines": 1, "wall_s": 0.5}
+        header["lines_sha256"] = lines_sha256(tmp_path / "run", 1)
         write_checkpoint(tmp_path / "run", header, {"fingerprint": {"events": 3}, "progress": {}, "vectors": []})
         result = call(f"resume={tmp_path}/run")
         assert result.status == 2

@@ -216,8 +216,8 @@ class CoordinatedTraining(Coordinator):
 
     @property
     def state(self) -> TrainingState:
-        monitor, marks = self.monitor, self.progress.marks
-        return TrainingState(monitor.status, monitor.error, monitor.phase.time_s, monitor.members.samples, marks)
+        monitor = self.monitor
+        return TrainingState(monitor.status, monitor.error, monitor.phase.time_s, monitor.members.samples)
 
     def trace_rows(self) -> list[TraceRow]:
         return self.monitor.trace

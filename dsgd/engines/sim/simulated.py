@@ -118,8 +118,7 @@ class SimulatedTraining:
     @property
     def state(self) -> TrainingState:
         simulation = self._simulation
-        samples, marks = simulation.machine.samples, simulation.progress.marks
-        return TrainingState(simulation.status, "", simulation.time_s, samples, marks)
+        return TrainingState(simulation.status, "", simulation.time_s, simulation.machine.samples)
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         simulation, every_s, keep = self._simulation, self._checkpoint_every_s, self._keep_checkpoint

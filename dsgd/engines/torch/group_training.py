@@ -120,7 +120,7 @@ class GroupTraining:
     @property
     def state(self) -> TrainingState:
         samples = self.lockstep.worker.steps * self.experiment.unit
-        return TrainingState(self.status, self.error, time.monotonic() - self._begun, samples, self.progress.marks)
+        return TrainingState(self.status, self.error, time.monotonic() - self._begun, samples)
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield every mark and save every checkpoint, in rank 0; the others only take part."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dsgd.record.checkpoint_file import write_checkpoint
-from dsgd.record.reader import read_config
+from dsgd.record.reader import lines_sha256, read_config
 from tests.support.command import Result, call
 
 SMALL = ("experiment=quadratic", "nodes=2", "budget.steps=10", "eval.every_steps=5")
@@ -44,7 +44,8 @@ def resume(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> Resul
 
 
 def header_of(folder: Path, engine: str) -> dict[str, Any]:
-    return {"config": {**read_config(folder), "resume": None}, "engine": engine, "lines": 1, "wall_s": 0.5}
+    config = {**read_config(folder), "resume": None}
+    return {"config": config, "engine": engine, "lines": 1, "lines_sha256": lines_sha256(folder, 1), "wall_s": 0.5}
 
 
 def without(values: dict[str, Any], key: str) -> dict[str, Any]:
@@ -52,9 +53,11 @@ def without(values: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def test_a_header(record: Path) -> None:
-    for key in ("config", "engine", "lines", "wall_s"):
+    for key in ("config", "engine", "lines", "lines_sha256", "wall_s"):
         for wrong in (None, "x", [], True, -1, float("inf")):
             header = header_of(record, "sim")
+            if (key, wrong) == ("lines_sha256", "x"):
+                continue  # of other lines: test_resume_damaged_marks.py
             header = without(header, key) if wrong is None else header | {key: wrong}
             result = resume(record, header, STATES["sim"])
             assert (result.status, len(result.err.splitlines())) == (2, 1), (key, wrong)

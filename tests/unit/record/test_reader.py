@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
 from dsgd.record.reader import (
-    count_marks,
     find_runs,
+    lines_sha256,
     read_config,
     read_last_mark,
     read_marks,
@@ -104,15 +105,16 @@ def test_one_file_of_a_record_is_read_without_the_others(tmp_path: Path) -> None
     last = json.loads(broken_first.splitlines()[-1])
     assert last["epoch"] == 1.5
     assert read_last_mark(folder) == last
-    assert count_marks(folder) == 4
+    assert lines_sha256(folder, 4) == hashlib.sha256(broken_first).hexdigest()
     assert read_status(folder) == "completed"
 
 
 def test_a_record_that_has_not_begun_has_no_marks_and_no_status(tmp_path: Path) -> None:
-    assert (read_marks(tmp_path), read_last_mark(tmp_path), count_marks(tmp_path)) == ([], None, 0)
+    assert (read_marks(tmp_path), read_last_mark(tmp_path)) == ([], None)
+    assert lines_sha256(tmp_path, 0) == lines_sha256(tmp_path, 3) == hashlib.sha256().hexdigest()
     assert (read_summary(tmp_path), read_status(tmp_path)) == (None, None)
     (tmp_path / METRICS).write_bytes(b'{"epoch": 0.0')
-    assert (read_last_mark(tmp_path), count_marks(tmp_path)) == (None, 0)
+    assert read_last_mark(tmp_path) is None
 
 
 def test_a_configuration_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, HEADER, state())
     path = find_checkpoint(str(tmp_path))
     assert path == find_checkpoint(str(path)) == tmp_path / NAME
-    assert read_header(path) == {"dsgd_checkpoint": 1, **HEADER}
+    assert read_header(path) == {"dsgd_checkpoint": 2, "dsgd": version("dsgd"), **HEADER}
     assert with_header(path, HEADER) == path.read_bytes()  # the same, made from the payload
     found = read_state(path)
     assert found["progress"] == state()["progress"]
@@ -76,6 +78,18 @@ def test_a_checkpoint_with_one_wrong_byte_is_refused(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="truncated or corrupt"):
             read_header(path)
+
+
+@each_row("line, said", [({"dsgd_checkpoint": 1}, "0.2.0 or before"), ({"dsgd_checkpoint": 7, "dsgd": "9.1"}, "9.1")])
+def test_a_checkpoint_of_another_version_is_refused_by_naming_both(
+    line: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(json.dumps({**line, **HEADER}).encode() + b"\nxyz")
+    ours = f"dsgd {version('dsgd')} (format 2)"
+    got = f"{path} of dsgd {said} (format {line['dsgd_checkpoint']})"
+    with pytest.raises(CheckpointError, match=f"^{re.escape(f'resume must be a checkpoint of {ours}, got {got}')}$"):
+        read_header(path)
 
 
 @contextmanager
