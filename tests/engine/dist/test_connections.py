@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.algorithms import gossip, sync
+from dsgd.algorithms import dpsgd, gossip, sync
 from dsgd.engines.dist.control import Hub
 from dsgd.engines.dist.frames import VectorLimit
 from dsgd.engines.dist.job import EXIT_ORPHANED, Limits
@@ -32,26 +32,27 @@ TOKEN = b"t" * 32
 LOST = r"has (lost its connection for snapshots|died) after \d+ steps"  # died: where the coordinator looked late
 
 
-# Algorithms of which one worker's connection for snapshots breaks once, while its process and all else goes on
+# Algorithms of which connections of one worker break once, for snapshots or to others, while its process goes on
 RANK, STEPS = 1, 20  # who loses it, and after how many steps
 
 
-def cut_snapshots(client: Any) -> None:
-    """Shut down the connection to the coordinator that is not the one for control."""
+def cut(client: Any, peers: bool) -> None:
+    """Shut down the connections to other workers, or the one to the coordinator that is not the one for control."""
     control = client._line.socket
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as other:
             is_control = os.path.sameopenfile(other.fileno(), control.fileno())
-            if not is_control and other.getpeername() == control.getpeername():
+            if not is_control and (other.getpeername() != control.getpeername()) == peers:
                 other.shutdown(socket.SHUT_RDWR)
 
 
 class CutOffWorker:
     """A worker as its algorithm sees it, whose connection breaks after a step."""
 
-    def __init__(self, worker: Worker, once: Path) -> None:
+    def __init__(self, worker: Worker, once: Path, peers: bool) -> None:
         self._worker = worker
         self._once = once
+        self._peers = peers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._worker, name)
@@ -60,17 +61,18 @@ class CutOffWorker:
         self._worker.step(g)
         if self._worker.rank == RANK and self._worker.steps == STEPS and not self._once.exists():
             self._once.touch()
-            cut_snapshots(self._worker._engine.client)  # pyright: ignore[reportAttributeAccessIssue]
+            cut(self._worker._engine.client, self._peers)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True)
 class CutOff:
-    """once: the path of a file that says that it has happened."""
+    """once: the path of a file that says that it has happened. peers: to the connections to other workers."""
 
     once: str = ""
+    peers: bool = False
 
     async def train(self, worker: Worker) -> None:
-        watched: Any = CutOffWorker(worker, Path(self.once))
+        watched: Any = CutOffWorker(worker, Path(self.once), self.peers)
         await super().train(watched)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -84,9 +86,15 @@ class Gossip(CutOff, gossip.Gossip):
     pass
 
 
-def cut_off(algo: str, once: Path) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Dpsgd(CutOff, dpsgd.DPSGD):
+    pass
+
+
+def cut_off(algo: str, once: Path, peers: bool = False) -> tuple[str, ...]:
     """Options of a command line that put such a fault into an algorithm of this name."""
-    return (f"algo={algo}", f"algo._target_={__name__}.{algo.capitalize()}", f"+algo.once='{once}'")
+    target = f"algo._target_={__name__}.{algo.capitalize()}"
+    return (f"algo={algo}", target, f"+algo.once='{once}'", f"+algo.peers={peers}")
 
 
 def test_without_its_snapshots_a_worker_ends_a_run_in_lock_step(prefork: Prefork, tmp_path: Path) -> None:
@@ -105,6 +113,18 @@ def test_without_its_snapshots_a_worker_is_lost_to_the_others(prefork: Prefork, 
     (line,) = watched.lines_about("worker 1")
     assert re.fullmatch(f"worker 1 {LOST}; the others go on", line)
     assert watched.run.summary["workers_lost"] == 1
+
+
+@pytest.mark.parametrize("algo", ["sync", "dpsgd"])
+def test_a_cut_between_workers_in_lock_step_shows_at_the_next_message(
+    algo: str, prefork: Prefork, tmp_path: Path
+) -> None:
+    """A run that has none to come is not harmed."""
+    for steps, end in ((STEPS, ("completed", 0)), (STEPS + 1, ("failed", 1))):
+        once = tmp_path / f"cut{steps}"
+        options = (*cut_off(algo, once, peers=True), "nodes=3", f"budget.steps={steps}", "budget.epochs=null")
+        start(prefork, tmp_path / f"run{steps}", *options).assert_ends(*end)
+        assert once.exists()
 
 
 def submit_for_ever(address: tuple[str, int]) -> None:
