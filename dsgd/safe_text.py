@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from typing import Any
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins a formula
 _MARKDOWN = {"\\": r"\\", "|": r"\|", "`": r"\`", "<": "&lt;", "](": r"]\("}
@@ -21,6 +22,15 @@ def for_terminal(text: str) -> str:
 def lines_for_terminal(text: str) -> str:
     """Return a text of several lines, each of them as `for_terminal` does."""
     return "\n".join(map(for_terminal, text.split("\n")))
+
+
+def calm(value: Any) -> Any:
+    """Return plain values in which every text, a key too, is as `for_terminal` has it, and so can begin no line."""
+    if isinstance(value, str):
+        return for_terminal(value)
+    if isinstance(value, dict):
+        return {calm(key): calm(inner) for key, inner in value.items()}
+    return [calm(inner) for inner in value] if isinstance(value, list) else value
 
 
 def for_csv(cell: object) -> object:

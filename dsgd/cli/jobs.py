@@ -40,6 +40,7 @@ from dsgd.runner.resume import (
     unfinished,
 )
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
+from dsgd.safe_text import for_terminal
 
 
 def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> list[Job] | None:
@@ -262,9 +263,9 @@ def show(outcome: Mapping[Path, str]) -> None:
         summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
     for folder, status in outcome.items():
         if folder in recorded:
-            print(f"record: {folder}")
+            print(for_terminal(f"record: {folder}"))
         elif status == "failed":
-            print(f"failed, without a record: {folder}")
+            print(for_terminal(f"failed, without a record: {folder}"))
 
 
 def show_commands(outcome: Mapping[Path, str]) -> None:

@@ -22,7 +22,7 @@ import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
 from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
-from dsgd.safe_text import for_terminal
+from dsgd.safe_text import calm, for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
@@ -152,12 +152,16 @@ def find_runs(paths: Iterable[str | os.PathLike[str]]) -> list[Run]:
     """Read all runs at or below some paths: run folders, or folders with run folders below them (a Hydra multirun).
 
     The order follows the paths; below a path it follows the names, with numbers in numeric order. A run appears once
-    only. Raises ValueError, in one line, if there is no run under a path or a record cannot be read."""
+    only. Its names are texts of one line each. Raises ValueError, in one line, if there is no run under a path or a
+    record cannot be read."""
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         for folder in _run_folders(path):
             folders.setdefault(folder.resolve(), folder)
-    return [Run(folder, read_config(folder), read_marks(folder), read_summary(folder)) for folder in folders.values()]
+    return [
+        Run(folder, calm(read_config(folder)), read_marks(folder), calm(read_summary(folder)))
+        for folder in folders.values()
+    ]
 
 
 def read_config(folder: Path) -> dict[str, Any]:

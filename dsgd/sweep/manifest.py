@@ -158,7 +158,7 @@ def read(folder: Path) -> Sweep:
     for number, line in enumerate(lines, start=1):
         try:
             _apply(sweep, json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ManifestError(f"{path} line {number} is not a line of a manifest: {error!r}") from error
     return sweep
 
@@ -170,8 +170,9 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
         point = _point(event)
         sweep.points[point.id] = point
     elif kind == "submitting":
-        sweep.submitting[event["token"]] = event["points"]
-        sweep.slurm.update(dict.fromkeys(event["points"], tuple(event["slurm"])))
+        (token,), points, slurm = _texts([event["token"]]), _texts(event["points"]), tuple(_texts(event["slurm"]))
+        sweep.submitting[token] = points
+        sweep.slurm.update(dict.fromkeys(points, slurm))
     elif kind == "submitted":
         points = sweep.submitting.pop(event["token"])
         if not JOB.fullmatch(event["job"]):
@@ -181,9 +182,16 @@ def _apply(sweep: Sweep, event: dict[str, Any]) -> None:
     elif kind == "refused":
         sweep.submitting.pop(event["token"])
     elif kind == "cancelled":
-        sweep.cancelled.update(event["points"])
+        sweep.cancelled.update(_texts(event["points"]))
     else:
         raise ValueError(f"event {kind!r}")
+
+
+def _texts(value: Any) -> list[str]:
+    """Return a list of texts. Raises TypeError for anything else."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise TypeError(f"texts {value!r:.100}")
+    return value
 
 
 def _point(event: Mapping[str, Any]) -> Point:

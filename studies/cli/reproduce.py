@@ -241,7 +241,8 @@ def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: 
     names = {paper.name for paper in chosen}
     for paper_results in all_results:
         if paper_results.paper.name in names or not (claims or page_of(paper_results.paper, results).exists()):
-            write_paper(paper_results, results)
+            with archive.reading(archive.path_of(paper_results.paper.key, results)):
+                write_paper(paper_results, results)
     score = write_overview(all_results, results) if not claims or (results / OVERVIEW).exists() else ""
     if not claims:
         print(score)

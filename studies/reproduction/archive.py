@@ -14,6 +14,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,15 @@ def read(path: Path) -> dict[str, list[ArchiveRow]]:
     if not by_study:
         raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
     return by_study
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise ValueError, in one line, for whatever goes wrong inside of the block with values that no run has."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{path} must have runs with values as dsgd writes them, got: {error!r}") from error
 
 
 def _lines(path: Path) -> Iterator[bytes]:

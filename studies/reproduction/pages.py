@@ -50,15 +50,17 @@ class Results:
     @staticmethod
     def read(paper: Paper, results: Path, scale: str) -> Results:
         """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
-        rows = archive.read(archive.path_of(paper.key, results))
+        path = archive.path_of(paper.key, results)
+        rows = archive.read(path)
         # the runs of a study that has changed since say nothing
         rows = {
             study.name: rows[study.name]
             for study in paper.studies
             if study.name in rows and all(row["words"] == list(study.at(scale) or ()) for row in rows[study.name])
         }
-        logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-        findings = {claim.id: finding_of(claim, logged) for claim in paper.claims}
+        with archive.reading(path):
+            logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
+            findings = {claim.id: finding_of(claim, logged) for claim in paper.claims}
         return Results(paper, scale, logged, rows, findings)
 
     @property

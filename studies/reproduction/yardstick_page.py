@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter
 from dsgd.record.written import write_atomically
 from dsgd.report.sheet import panels
 from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
+from studies.reproduction.archive import reading
 from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
 from studies.reproduction.overview import OVERVIEW
 from studies.reproduction.pages import table
@@ -35,11 +36,12 @@ def read(results: Path, tables: Sequence[MeasuredTable]) -> Predictions | None:
     path = results / PREDICTED
     if not path.exists():
         return None
-    rows = json.loads(path.read_text(encoding="utf-8"))
     commands = [row.command for benchmark in tables for row in benchmark.rows]
-    if [row["command"] for row in rows] != commands:
-        return None
-    values = iter(row["predicted"] for row in rows)
+    with reading(path):
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if [row["command"] for row in rows] != commands:
+            return None
+        values = iter([float(row["predicted"]) for row in rows])
     return {benchmark.key: [next(values) for _ in benchmark.rows] for benchmark in tables}
 
 

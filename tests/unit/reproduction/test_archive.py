@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from studies.cli import reproduce
 from studies.reproduction import archive
 from studies.reproduction.logged import Elsewhere, Logged
 from tests.support import logged
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
+from tests.support.wrong_json import wrong
 
 WORDS = ("algo=sync,gossip", "nodes=8")
 MARKS = [{"wall_s": 0.1, "time_s": 0.0, "test_loss": 2.3}, {"wall_s": 0.2, "time_s": 1 / 3, "test_loss": None}]
@@ -159,3 +161,39 @@ def test_parts_of_the_test_set_come_back_in_seven_digits_of_measured_runs_alone(
     assert 0 < larger < 2000
     lost = written(tmp_path / "lost.gz", made(test_fold_losses=None, test_fold_accuracies=None))
     assert lost.runs[0].final("test_fold_losses") is None
+
+
+def test_an_archive_with_anything_in_it_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    written(path, contest())
+    line, *others = gzip.decompress(path.read_bytes()).decode().splitlines()
+    row = json.loads(line)
+    refused = 0
+    for other in wrong(row | {"config": {"algo": {"name": "sync"}}}):
+        path.write_bytes(gzip.compress("\n".join([other, *others, ""]).encode(), 1))
+        said = ""
+        try:
+            with archive.reading(path):
+                for rows in archive.read(path).values():
+                    archive.logged_of(rows)
+        except ValueError as error:
+            said = str(error)
+        assert not said or (str(path) in said and "\n" not in said)
+        refused += bool(said)
+    assert refused > 50
+
+
+@each_row("value", [{}, [[]], "x", None])
+def test_values_that_cannot_be_judged_end_the_command_in_one_line(
+    value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path("results/papers/chen2016.jsonl.gz")
+    rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    changed = [
+        row | {"marks": {name: [value for _ in column] for name, column in row["marks"].items()}} for row in rows
+    ]
+    changed = [row | {"time_s": value, "time_to_target_s": value, "spent": value, "works": value} for row in changed]
+    (tmp_path / path.name).write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in changed).encode(), 1))
+    status = reproduce.main(["chen2016", "--redraw", "--results", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert status == 0 or (status, len(said.splitlines()), path.name in said) == (2, 1, True), said

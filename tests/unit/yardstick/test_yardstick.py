@@ -65,6 +65,15 @@ def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
     assert score in " ".join((COMMITTED.parents[1] / "README.md").read_text().split())
 
 
+@each_row("text", ["[" * 3000, "[1]", "[{}]", "3", "x", '[{"command": []}]'])
+def test_predictions_that_are_none_end_in_one_line(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / PREDICTED).write_text(text)
+    assert main(["yardstick", "--redraw", "--results", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 @each_row(
     ("line", "rule"),
     [
