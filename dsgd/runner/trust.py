@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-from dsgd.runner.values import ConfigError, checked, shown, with_numbers
+from dsgd.runner.values import CHOSEN, ConfigError, checked, shown, with_numbers
 from dsgd.runner.withdrawn import MOVED
 
 TRUSTED = "resume_trusted"
@@ -52,8 +52,9 @@ def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 @functools.cache
 def offered(group: str) -> Mapping[str, str]:
     """Return the class that each choice of a configuration group names; none for a key that is no group."""
-    folder = files("dsgd.conf") / group
-    choices = [path for path in folder.iterdir() if path.name.endswith(".yaml")] if folder.is_dir() else []
+    if group not in CHOSEN:  # a stranger's key, which may be a path
+        return {}
+    choices = [path for path in (files("dsgd.conf") / group).iterdir() if path.name.endswith(".yaml")]
     texts = {path.name.removesuffix(".yaml"): path.read_text(encoding="utf-8") for path in choices}
     targets = {name: re.search(r"^_target_: (\S+)$", text, re.M) for name, text in texts.items()}
     return {name: target[1] for name, target in sorted(targets.items()) if target is not None}
