@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ name = sys.argv[2]
 sys.argv = [f"dsgd-{name}", *sys.argv[3:]]
 sys.exit(importlib.import_module(f"dsgd.cli.{name}").main())
 """
+_PROGRESS = re.compile(r"[^ ]+: epoch [0-9.]+|(study .*, )?[0-9]+ of (about )?[0-9]+ runs")  # how such lines begin
 _RECORD = "record: "  # before the folder, in what dsgd-run prints
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -152,7 +154,7 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
     the last line that it has written on stderr."""
     command = [sys.executable, "-c", _COMMAND, str(os.getpid()), name, *arguments]
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    last = ""
+    last = bar = ""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -167,12 +169,24 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
         try:
             for line in process.stderr:
                 last = line.strip() or last
-                print(line, end="", file=sys.stderr, flush=True)
+                bar = _shown(line, bar)
         except BaseException:
             process.send_signal(signal.SIGINT)
             process.wait()  # which the end of the block does not do after Ctrl-C
             raise
+    print("\n" * bool(bar), end="", file=sys.stderr, flush=True)
     return process.returncode, last
+
+
+def _shown(line: str, bar: str) -> str:
+    """Print a line of a command. In a notebook one about progress replaces the one before, `bar`. Returns what the next
+    one may replace."""
+    text = line.rstrip("\n")
+    if "ipykernel" in sys.modules and _PROGRESS.match(text):
+        print("\r" + text.ljust(len(bar)), end="", file=sys.stderr, flush=True)
+        return text
+    print("\n" * bool(bar) + line, end="", file=sys.stderr, flush=True)
+    return ""
 
 
 def _several(paths: Paths) -> list[str | os.PathLike[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 from dsgd.cli.stages import MeasuredCell, Search
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import working_range
+from dsgd.host.terminal import table_console
 from dsgd.record.reader import Run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dsgd.report.contest import Contender
     from dsgd.report.overtaking import Overtaking
-
-PIPE_WIDTH = 160  # characters of a line: a file or a pipe has no width to keep to
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     prices, deciding = result.options.prices, result.options.deciding_prices
     verdict = write_contest(result.contenders, result.folder, prices, width, log=log, by_cost=deciding is not None)
     standings = contest(result.contenders, deciding)
-    contest_table(standings, prices).print(_console())
+    contest_table(standings, prices).print(table_console())
     print(f"\n{verdict}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
         from dsgd.report.page import PageCurves, write_page
@@ -113,7 +109,7 @@ def _report_map(result: ComparisonResult, width: str) -> None:
     measured = [run for cell in result.cells for of_contender in cell.runs.values() for run in of_contender]
     table = write_map(shown_cells, result.folder / "whatif", width, notes=notes, runs=measured)
     print()
-    table.print(_console())
+    table.print(table_console())
     print(f"map: {result.folder / 'whatif.png'}")
 
 
@@ -151,7 +147,7 @@ def _report_scaling(result: ComparisonResult, width: str) -> None:
         print(f"scaling: {error}")
         return
     print()
-    table.print(_console())
+    table.print(table_console())
     print(f"scaling: {result.folder / 'scaling.png'}")
 
 
@@ -161,11 +157,5 @@ def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
 
     table = write_overtaking(overtaking, folder / "crossing", width)
     print()
-    table.print(_console())
+    table.print(table_console())
     print(f"crossing: {folder / 'crossing.png'}")
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)

@@ -21,6 +21,7 @@ from dsgd.engines.execute import execute, import_engines, join_launch
 from dsgd.host.launcher import launch, legible
 from dsgd.host.signals import Interruption
 from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
+from dsgd.host.terminal import table_console
 from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
@@ -253,14 +254,12 @@ def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], multirun: bool, inte
 
 def show(outcome: Mapping[Path, str]) -> None:
     """Print the table of the runs in these folders, and where their records are."""
-    from rich.console import Console
-
     from dsgd.record.reader import find_runs
     from dsgd.report.table import summary_table
 
     recorded = [folder for folder in outcome if contents(folder) != "nothing"]  # a disk may have been full before
     if recorded:
-        summary_table(find_runs(recorded)).print(Console(width=None if sys.stdout.isatty() else 160))
+        summary_table(find_runs(recorded)).print(table_console())
     for folder, status in outcome.items():
         if folder in recorded:
             print(for_terminal(f"record: {folder}"))

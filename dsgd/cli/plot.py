@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import Parser, one_line, version_line
 from dsgd.cli.folders import check_file, check_writable
+from dsgd.host.terminal import table_console
 from dsgd.safe_text import for_terminal
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
 
 def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, log: Collection[str] | None) -> int:
     """Draw the figure that `--y` asks for, and write its table."""
-    from rich.console import Console
 
     from dsgd.report.comparison import compare, comparison_table
     from dsgd.report.selection import check_field
@@ -152,7 +152,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
         except OSError as error:
             raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
     if options.x not in X_AXES:
-        table.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
+        table.print(table_console(PIPE_WIDTH))
         print()
     for path in written:
         print(for_terminal(str(path)))
@@ -191,7 +191,6 @@ def _plot(
     width: str,
     log: Collection[str] | None,
 ) -> int:
-    from rich.console import Console
 
     from dsgd.report.prediction import pairs, pairs_table
     from dsgd.report.summary_verdict import verdict
@@ -211,10 +210,9 @@ def _plot(
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
-    wide = None if sys.stdout.isatty() else PIPE_WIDTH
     for i, table in enumerate(tables.values()):
         print("\n" * (i > 0), end="")
-        table.print(Console(width=wide))
+        table.print(table_console(PIPE_WIDTH))
     for sentence in verdict(runs):
         print(f"- {for_terminal(sentence)}")
     print()

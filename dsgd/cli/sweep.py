@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
 from dsgd.cli.folders import check_writable
 from dsgd.cli.stored_sweep import code_of_point
+from dsgd.host.terminal import table_console
 from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
 from dsgd.safe_text import for_terminal
@@ -202,7 +202,7 @@ def _status(options: argparse.Namespace) -> int:
     if not point_states:
         return 0
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = table_console()
     names = [name for name in STATES if counts[name]]
     table = Table("algo", "nodes", *names)
     for algo, nodes in dict.fromkeys((state.point.algo, state.point.nodes) for state in point_states):

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
+from dsgd.host.terminal import bar_console
 from dsgd.runner.progress import EVERY_S
 
 LOOK_S = 0.5  # between two looks at what has changed
@@ -26,7 +26,7 @@ class Tally:
 
     def __init__(self, part: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         """part: of the command, said before the numbers: `study 2 of 5`. clock: in seconds."""
-        console = Console(stderr=True)
+        console, changes = bar_console()
         self._part = part
         self._clock = clock
         self._expected = 0
@@ -47,7 +47,7 @@ class Tally:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._task = self._bar.add_task("", total=1.0, line="") if console.is_terminal else None
+        self._task = self._bar.add_task("", total=1.0, line="") if changes else None
 
     def __enter__(self) -> Tally:
         """Show the bar until the end of the block, at which the clock stands still."""

@@ -7,9 +7,13 @@ import errno
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 GONE = (errno.EPIPE, errno.EIO)  # of a pipe that nobody reads, and of a terminal that has been closed
+PIPE_WIDTH = 160  # characters of a line where neither a terminal nor COLUMNS says so
 NAMES = {1: "standard output", 2: "standard error"}
 
 
@@ -51,6 +55,24 @@ def print_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def table_console(pipe_width: int = PIPE_WIDTH) -> Console:
+    """Return a console for tables on standard output, as wide as COLUMNS, the terminal or else `pipe_width`."""
+    from rich.console import Console
+
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return Console(width=int(columns))
+    return Console(width=None if sys.stdout.isatty() else pipe_width)
+
+
+def bar_console() -> tuple[Console, bool]:
+    """Return a console on standard error, and whether a bar may change there: FORCE_COLOR makes no file a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console, console.is_terminal and sys.stderr.isatty()
 
 
 def _discard(descriptor: int) -> None:

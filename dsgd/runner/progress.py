@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsgd.experiment import Experiment
+from dsgd.host.terminal import bar_console
 from dsgd.safe_text import for_terminal
 
 EVERY_S = 30.0  # of host time, between two lines of a log
@@ -26,8 +26,7 @@ class ProgressLine:
         """name: of the algorithm. clock: `virtual` or `wall`. logged: where there is no terminal, print lines."""
         self._name = for_terminal(name)
         self._clock = "virtual" if clock == "virtual" else "of training"
-        console = Console(stderr=True)
-        self.on_terminal = console.is_terminal
+        console, self.on_terminal = bar_console()
         self._logged = logged and not self.on_terminal
         self._time_budget = experiment.budget.time_s
         self._samples_budget = experiment.total_samples
