@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+MOST_DENSE = 1024  # nodes of which summaries have eigenvalues of a dense matrix: half a second
 MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ class Topology:
         if factor < self.nodes * np.finfo(float).eps:
             return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
         return max(0.0, 1 - factor ** (1 / len(self.rows)))
+
+    @property
+    def summarised_gap(self) -> float | None:
+        """Return the spectral gap as summaries have it: None where it would take longer than many a run."""
+        quick = self.nodes <= MOST_DENSE or all(map(_is_circulant, self.rows))
+        return self.spectral_gap if quick else None
 
     def _contraction_of_a_cycle(self) -> float:
         if all(_is_circulant(rows) for rows in self.rows):

@@ -203,7 +203,7 @@ def summary_of(
         **{key: values[key] for key in values if key.startswith(("idle_fraction", "staleness"))},
         "dimension": dimension,
         "message_bytes": message_bytes,
-        "spectral_gap": experiment.topology.spectral_gap,
+        "spectral_gap": experiment.topology.summarised_gap,
         "collective": collective,
     }
 
