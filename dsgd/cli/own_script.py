@@ -25,8 +25,11 @@ def show_use(values: Mapping[str, Any], file: str | None) -> None:
     """Print how to use a configuration in a script of the user's. file: of a whole script, None for none."""
     print(f"\n{usage(values)}")
     if file is not None:
-        write_atomically(Path(file), script(values, Path(file).name).encode())
-        print(f"script: {file}")
+        try:
+            write_atomically(Path(file), script(values, Path(file).name).encode())
+            print(f"script: {file}")
+        except ConfigError as error:  # the comparison is complete nevertheless
+            print(f"no script: {error}")
 
 
 def usage(values: Mapping[str, Any]) -> str:

@@ -29,6 +29,20 @@ MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 # bytes that a file of a record, or a line of metrics.jsonl, may have: a thousand times those of 1,024 workers
 CONFIG_BYTES, SUMMARY_BYTES, MARK_BYTES = 2**20, 2**24, 2**20
 
+# names of marks and summaries, of all engines and keys (docs/reference/record.md)
+_NAMES = """
+algo bytes_between_islands bytes_received bytes_received_max_node bytes_received_max_server bytes_received_total
+bytes_sent bytes_sent_max_node bytes_sent_max_server bytes_sent_total clock collapsed collective config_sha256
+consensus_distance cuda cudnn data device dimension discrepancy ended_by engine epoch epochs error extended failures
+first_crossing_s goodput gpu gpu_driver gpu_peak_bytes gradient_s gradients idle_fraction_max idle_fraction_mean
+lost_updates lost_work_s lr marks_left_out mean_drift message_bytes messages_lost messages_resent model nccl nodes
+pairwise_distance_median samples seed spectral_gap stable_crossing_s staleness_max staleness_mean status steps
+target_accuracy target_censored_at_s target_loss target_resolution_s test_accuracy test_fold_accuracies
+test_fold_losses test_loss test_loss_deviation test_top5 threads time_model time_s time_to_target_s topology
+train_loss wall_s worker_accuracy_max worker_accuracy_mean worker_accuracy_min worker_steps workers_lost
+"""
+FIELDS = frozenset(_NAMES.split())
+
 # summary field: field of a mark
 _MARK_NAMES = {"epochs": "epoch", "bytes_sent_total": "bytes_sent", "bytes_received_total": "bytes_received"}
 
@@ -88,10 +102,14 @@ class Run:
         return "collapsed" if collapsed and self.status == "completed" else self.status
 
     def final(self, field: str) -> Any:
-        """Return a field, by its name in the summary, at the end of the run or the last evaluation; None if unknown."""
-        if self.summary is not None:
-            return self.summary.get(field)
-        return self.metrics[-1].get(_MARK_NAMES.get(field, field)) if self.metrics else None
+        """Return a field, by its name in the summary, at the end of the run or the last evaluation, or None.
+
+        Raises ValueError for a name that no run has."""
+        last = self.metrics[-1] if self.metrics else {}
+        if field not in FIELDS and field not in (self.summary or ()) and field not in last:
+            names = ", ".join(self.summary or last or sorted(FIELDS))
+            raise ValueError(f"field must be one of {names}, got {field}")
+        return last.get(_MARK_NAMES.get(field, field)) if self.summary is None else self.summary.get(field)
 
     def setting(self, key: str) -> Any:
         """Return the value of a dotted configuration key; None if there is no such key."""

@@ -104,6 +104,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             **training.header,
             DIGEST: training.digest,
             "wall_s": record.wall_s,
+            "samples": _samples(contents, plan.config.experiment.batch_size, training.state.samples),
         }
         with stops.held(), _writing(folder):
             write_checkpoint(folder, {**header, **record.counted()}, dict(contents))
@@ -142,6 +143,12 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         training.close(status)
         mirror.finish()
     return status
+
+
+def _samples(contents: Mapping[str, Any], batch_size: int, so_far: int) -> int:
+    """Return the samples behind a checkpoint, of whose workers each may be at a step of its own. so_far: of the run."""
+    workers = contents.get("workers")
+    return so_far if workers is None else batch_size * sum(worker["steps"] for worker in workers)
 
 
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:

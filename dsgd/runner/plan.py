@@ -6,6 +6,7 @@ Only torch can tell the last. It takes seconds to import and is imported only wh
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from dsgd.host.gpus import are_own, visible_gpus
 from dsgd.host.launcher import advice, launch
 from dsgd.host.signals import Interrupted
 from dsgd.models.library import ImportedModel, Torchvision
+from dsgd.record.reader import number
 from dsgd.record.writer import METRICS, MOST_MARKS
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import EngineOptions, RunConfig, configure
@@ -27,6 +29,8 @@ from dsgd.runner.values import ConfigError, prefixed
 PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
 # Models that have been found to fit their data, and the shapes of their parameters.
 KnownModels = list[tuple[tuple[object, ...], list[tuple[int, ...]]]]
+
+MANY_MESSAGES = 1_000_000  # of a simulation's sums: a minute
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,15 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
+    if checkpoint is not None and not math.isnan(samples := number(checkpoint.header.get("samples"))):
+        epoch = samples / experiment.epoch_samples
+        why += f"\nresumes after step {experiment.steps_in(int(samples))}, in epoch {epoch:.1f}"
+    if experiment.compile:
+        why += "\ncompile: torch.compile translates the model before the first step, which may take minutes"
+    if engine == "sim" and (messages := experiment.ring_messages) > MANY_MESSAGES:
+        rule = f"simulates up to {messages:,} messages, as the square of nodes={experiment.nodes}"
+        fewer = "each million takes a minute or so; cluster.collective=halving_doubling has fewer"
+        why += f"\nwarning: cluster.collective_messages=true {rule}; {fewer}"
     if experiment.marks > MOST_MARKS:
         room = f"{METRICS} has room for about {MOST_MARKS:,}, and a run fails beyond it"
         why += f"\nwarning: the budget allows {experiment.marks:,.0f} evaluations, {room}; eval.every_* sets fewer"

@@ -25,7 +25,7 @@ from dsgd.engines.torch.lockstep import LockstepWorker
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.optim.optimizer import State, remembered
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
-from dsgd.problem.precision import prepare
+from dsgd.problem.precision import compiling, prepare
 from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.stored_state import load_stored
@@ -68,6 +68,9 @@ class GroupTraining:
         for vector in (self.problem.start, self.buffers):  # bit for bit the same, on whatever machines
             if vector.numel():
                 self.channel.from_rank(0, vector, "the broadcast of the initial model")
+        if experiment.compile:  # before signals only ask for the end of a step
+            with compiling(type(self.problem.module).__name__):
+                self.problem.gradient(self.problem.start, self.buffers.clone(), 0, 0)
         rng = stream("algorithm", experiment.seed, self.channel.rank)
         x = self.problem.start.clone()
         self.lockstep = LockstepWorker(experiment.algo, x, rng, self.problem.layout, self.channel, self)
