@@ -204,7 +204,7 @@ def _budget(runs: Sequence[Run]) -> str:
     parts = [
         _spanned(runs, f"budget.{key}", lambda value, unit=unit: f"{value:g} {unit}") for key, unit in units.items()
     ]
-    parts.append(_spanned(runs, "budget.time_s", duration))
+    parts.append(_spanned(runs, "budget.time_s", duration, str, duration))
     return f"budget {text}" if (text := _joined(", ", parts)) else ""
 
 
@@ -234,15 +234,23 @@ def _choice_names(runs: Sequence[Run], group: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs if (name := run.chosen(group))))
 
 
-def _spanned(runs: Sequence[Run], key: str, text: ValueText, several: Callable[[str], str] | None = None) -> str:
-    """Return the text of a number; of several the text of their list, or of the smallest and the largest."""
+def _spanned(
+    runs: Sequence[Run],
+    key: str,
+    text: ValueText,
+    several: Callable[[str], str] | None = None,
+    each: ValueText = lambda value: f"{value:g}",
+) -> str:
+    """Return the text of a number; of several the text of their list, or of the smallest and the largest.
+
+    several: text of a list, default: that of a number. each: text of a number within a list."""
     values = [value for run in runs if (value := run.setting(key)) is not None]
     if not values or any(number(value) != value for value in values):
         return ""
     if len(distinct := sorted(set(values))) == 1:
         single = text(distinct[0])
         return single.removesuffix("s") if key == "nodes" and distinct[0] == 1 else single
-    listed = _listed(distinct, lambda value: f"{value:g}")
+    listed = _listed(distinct, each)
     return several(listed) if several else text(_Listed(listed))
 
 

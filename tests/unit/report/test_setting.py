@@ -67,6 +67,17 @@ def test_numbers_that_differ_are_listed_or_spanned_and_other_differences_are_lef
     assert "1 to 32 nodes" in setting_text(find_runs(many))
 
 
+def test_time_budgets_that_differ_are_listed_as_times_also_where_some_runs_have_none(tmp_path: Path):
+    """As in a comparison, where the first run of tuning has no limit and the others have one each."""
+    budgets = [{"epochs": 3, "time_s": limit} for limit in (None, 0.25, 1.5)]
+    for i, budget in enumerate(budgets):
+        write_record(tmp_path / f"{i}", "gossip", budget=budget)
+    assert "; budget 3 epochs, 250 ms or 1.5 s; " in setting_text(find_runs([tmp_path]))
+    for i in range(6):
+        write_record(tmp_path / "many" / f"{i}", "gossip", budget={"epochs": None, "time_s": 1.0 + i})
+    assert "; budget 1 s to 6 s; " in setting_text(find_runs([tmp_path / "many"]))
+
+
 def test_a_gradient_time_that_was_measured_is_said_to_be(tmp_path: Path):
     (run,) = find_runs([write_record(tmp_path / "a", "sync", **{"cluster.gradient_s": None})])
     assert "gradient of" not in setting_text([run])
