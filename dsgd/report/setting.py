@@ -6,8 +6,12 @@ they differ is there with its values, or from the smallest to the largest. The w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import PurePath
 from typing import Any
+
+import yaml
 
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import DERIVED, field_value
@@ -17,43 +21,9 @@ from dsgd.report.time_to_target import rule_text
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
-# what is not said of a choice: as conf/ has it
-USUAL: dict[str, Any] = {
-    "data.validation": 0, "data.evaluate": "test", "data.split": "iid", "data.split_alpha": 0.1, "data.seed": 0,
-    "data.augment": False, "data.decode": "auto",
-    "optimizer.momentum": 0, "optimizer.nesterov": False, "optimizer.weight_decay": 0,
-    "optimizer.decay_norm_and_bias": True, "optimizer.betas": [0.9, 0.999], "optimizer.eps": 1e-8,
-    "schedule.warmup_epochs": 0, "schedule.linear_scaling": False, "schedule.reference_batch": None,
-    "schedule.final": 0, "precision": "fp32", "topology.name": "ring",
-    "cluster.server_bandwidth": None, "cluster.servers_colocated": False, "cluster.node_bandwidth": None,
-    "cluster.receive_overhead_s": 0, "cluster.chunks_per_message": 1, "cluster.slow_nodes": None,
-    "cluster.jitter": 0, "cluster.jitter_distribution": "gamma", "cluster.stalls": [], "cluster.islands": 1,
-    "cluster.wan_bandwidth": None, "cluster.wan_latency_s": None, "cluster.congestion": [], "cluster.loss": 0,
-    "cluster.message_bytes": None, "cluster.collective": "best", "cluster.collective_messages": False,
-    "cluster.receive_bandwidth": None, "cluster.protocol_efficiency": 1, "cluster.window_bytes": None,
-    "cluster.connection_bandwidth": None, "cluster.streams": 1, "cluster.links": None, "cluster.slice_bytes": None,
-    "cluster.jitter_skew": None, "cluster.jitter_persistent": 0, "cluster.jitter_memory_s": 0,
-    "cluster.compute_trace": None, "cluster.failures": None, "cluster.collective_startup_s": 0,
-    "cluster.bucket_bytes": None, "cluster.bucket_startup_s": 0,
-}  # fmt: skip
-# likewise what each data set has besides, by its name
-USUAL_OF_DATA: dict[str, dict[str, Any]] = {
-    "cifar10": {"classes": 10, "augment": True}, "cifar100": {"classes": 100, "augment": True},
-    "fashion_mnist": {"collection": "fashion_mnist", "resolution": 28},
-    "mnist": {"collection": "mnist", "resolution": 28}, "kmnist": {"collection": "kmnist", "resolution": 28},
-    "emnist": {"collection": "emnist", "subset": "balanced", "resolution": 28},
-    "folder": {"max_pixels": 67108864},
-    "imagenet": {"decoder": "auto", "max_pixels": 67108864, "on_error": "skip"},
-    "imagenet-like": {
-        "classes": 10, "samples_per_class": 100, "test_per_class": 20, "side": 500, "decoder": "auto",
-        "max_pixels": 67108864, "on_error": "skip",
-    },
-    "quadratic": {"dim": 20, "condition": 10.0, "spread": 1.0, "noise": 0.1, "curvature_spread": 0.0},
-    "shapes": {
-        "resolution": 16, "classes": 8, "channels": 1, "train_size": 4000, "test_size": 1000, "noise": 0.05,
-    },
-    "text": {"context": 64, "test_share": 0.1, "generated_bytes": 200000},
-}  # fmt: skip
+_USUAL_FILES = ("cluster/gigabit", "data/import", "optimizer/sgd", "optimizer/adamw", "schedule/cosine")
+_ALWAYS = ("cluster.bandwidth", "cluster.latency_s")  # are said also where they are as conf/ has them
+_EARLIER = {"data.seed": 0, "schedule.final": 0}  # defaults of keys that older records have
 
 ValueText = Callable[[Any], str]
 # key of the cluster: its text, of a value that is not the usual one
@@ -131,6 +101,28 @@ def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
         listed.append({"folder": str(run.folder), "status": run.outcome, **keys, **known})
     shared = {key: text for key, text in (flats[0] if flats else {}).items() if key not in differing}
     return {"setting": setting_text(runs).removeprefix("setting: "), "shared": shared, "runs": listed}
+
+
+@cache
+def usual() -> Mapping[str, Any]:
+    """Return the values that a caption does not say: the defaults of keys, as conf/ has them."""
+    values = _EARLIER | {"topology.name": "ring", "precision": _configured("config.yaml")["precision"]}
+    for file in _USUAL_FILES:
+        group = file.partition("/")[0]
+        defaults = {f"{group}.{name}": value for name, value in _configured(f"{file}.yaml").items()}
+        values = defaults | values  # of the first file that has the key
+    return {key: value for key, value in values.items() if key not in _ALWAYS}
+
+
+@cache
+def usual_of_data(name: str) -> Mapping[str, Any]:
+    """Return what a caption does not say of a data set: its file in conf/; empty for one of the user's."""
+    known = {path.name for path in files("dsgd.conf").joinpath("data").iterdir()}
+    return _configured(f"data/{name}.yaml") if f"{name}.yaml" in known else {}
+
+
+def _configured(file: str) -> dict[str, Any]:
+    return yaml.safe_load(files("dsgd.conf").joinpath(file).read_text(encoding="utf-8"))
 
 
 def _machines(runs: Sequence[Run]) -> list[str]:
@@ -219,13 +211,13 @@ def _choice(runs: Sequence[Run], group: str) -> str:
     if len(names) != 1:
         return ""
     keys = dict.fromkeys(key for run in runs for key in run.setting(group) or {} if key not in _OF_CHOICE)
-    usual = {key.removeprefix(f"{group}."): value for key, value in USUAL.items() if key.startswith(f"{group}.")}
+    silent = {key.removeprefix(f"{group}."): value for key, value in usual().items() if key.startswith(f"{group}.")}
     if group == "data":
-        usual |= USUAL_OF_DATA.get(str(_shared(runs, "data.name")), {})
+        silent |= usual_of_data(str(_shared(runs, "data.name")))
     texts = []
     for key in keys:
         value = _shared(runs, f"{group}.{key}")
-        if value is not None and not (key in usual and value == usual[key]) and key != "validation":
+        if value is not None and not (key in silent and value == silent[key]) and key != "validation":
             texts.append(f"{key} {value_text(value)}")
     return f"{names[0]} ({', '.join(texts)})" if texts else names[0]
 
@@ -273,7 +265,7 @@ def _listed(values: Sequence[float], text: ValueText) -> str:
 def _unusual(runs: Sequence[Run], key: str, text: ValueText) -> str:
     """Return the text of a value that all share and that is not the usual one; empty otherwise."""
     value = _shared(runs, key)
-    return "" if value is None or (key in USUAL and value == USUAL[key]) else _written(key, value, text)
+    return "" if value is None or (key in usual() and value == usual()[key]) else _written(key, value, text)
 
 
 def _each(runs: Sequence[Run], key: str, text: ValueText) -> str:
