@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.rows import mark_rows, run_rows
+from dsgd.report.table import mark_rows, run_rows
 from dsgd.runner.resume import quoted
 from dsgd.runner.values import ConfigError
 from dsgd.safe_text import for_html, from_markdown

@@ -71,8 +71,7 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
     the logarithmic axes; None: by the values."""
     from dsgd.report.contest import contest
-    from dsgd.report.contest_figure import contender_series, contender_styles
-    from dsgd.report.contest_files import page_figures, write_contest
+    from dsgd.report.contest_figure import contender_series, contender_styles, page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
     prices, deciding = result.options.prices, result.options.deciding_prices
@@ -130,7 +129,7 @@ def _report_front(result: ComparisonResult, width: str) -> None:
 
 def _report_scaling(result: ComparisonResult, width: str) -> None:
     """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone."""
-    from dsgd.report.efficiency import contender_scalings, write_scaling
+    from dsgd.report.scaling import contender_scalings, write_scaling
     from dsgd.report.style import NoData
 
     contenders = list(result.contenders)

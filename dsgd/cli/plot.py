@@ -120,24 +120,22 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
 
 def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, log: Collection[str] | None) -> int:
     """Draw the figure that `--y` asks for, and write its table."""
-
-    from dsgd.report.comparison import compare, comparison_table
-    from dsgd.report.selection import check_field
-
     if options.x is None:
         raise ValueError(f"--y needs --x: {', '.join(X_AXES)} or a key")
     if options.only:
         raise ValueError("--only must not be given with --y, which draws one figure")
     runs, out = _read(options.runs), Path(options.out)
+
+
+    from dsgd.report.comparison import compare, comparison_figure, comparison_table
+    from dsgd.report.selection import check_field
+    from dsgd.report.style import drawing, save
+
     check_field(runs, options.y)
     lines = options.lines.split(",") if options.lines else []
     comparison = compare(
         runs, options.y, options.x, lines, options.panels or "", options.best_over or "", options.base or ""
     )
-
-    from dsgd.report.comparison_figure import comparison_figure
-    from dsgd.report.style import drawing, save
-
     name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
     table = comparison_table(comparison)
     with drawing(width, log):

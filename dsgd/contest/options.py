@@ -9,7 +9,7 @@ from typing import Any
 
 from dsgd.contest.bisection import Bracket
 from dsgd.contest.tuning import Axis
-from dsgd.report.cost import Prices
+from dsgd.report.contest import Prices
 
 ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")

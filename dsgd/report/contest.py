@@ -6,7 +6,9 @@ there, or that diverged or collapsed, counts as infinite: later than all others.
 The order follows the same ratios as the verdict: the first is who is sooner than each of the others on most seeds, and
 the others are sorted by how many times as long they take. Intervals of ratios are corrected for all pairs of contenders
 (Bonferroni), since the first is chosen by the seeds that it is then compared on: so all differences that are named hold
-together with the stated confidence."""
+together with the stated confidence.
+
+With prices the score is the cost to the target: nodes for a time, and the bytes that they sent by then."""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
-from dsgd.report.cost import Prices
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.time_to_target import end_s, rule_of, time_to_target_s
@@ -263,3 +266,39 @@ def _check(contenders: Sequence[Contender]) -> None:
                 raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")
+
+
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a cluster costs, in any currency. node_hour: a node for an hour. egress_gb: a GB (1e9 bytes) sent."""
+
+    node_hour: float = 0.0
+    egress_gb: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Return `nodes × hours × 2 + GB sent × 0.09`."""
+        parts = [f"nodes × hours × {self.node_hour:g}"] * bool(self.node_hour)
+        parts += [f"GB sent × {self.egress_gb:g}"] * bool(self.egress_gb)
+        return " + ".join(parts)
+
+    def cost(self, run: Run, seconds: float) -> float:
+        """Return the cost of a run until a time of its clock; infinite for ever, NaN where the bytes are not known."""
+        if math.isinf(seconds):
+            return math.inf
+        traffic = bytes_sent_by(run, seconds) / GB * self.egress_gb if self.egress_gb else 0.0
+        return number(run.nodes) * seconds / 3600 * self.node_hour + traffic
+
+
+def bytes_sent_by(run: Run, seconds: float) -> float:
+    """Return the bytes that all nodes of a run have sent by a time, on straight lines between its marks; NaN if no mark
+    says."""
+    marks = [(number(mark.get("time_s")), number(mark.get("bytes_sent"))) for mark in run.metrics]
+    known = [mark for mark in marks if not math.isnan(sum(mark))]
+    if not known:
+        return math.nan
+    times, counts = zip(*known, strict=True)
+    return float(np.interp(seconds, times, counts))

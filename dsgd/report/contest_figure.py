@@ -1,8 +1,12 @@
-"""Draw a contest: who gets to the target when, with intervals and seeds, beside the curves that led there."""
+"""Draw a contest: who gets to the target when, with intervals and seeds, beside the curves that led there;
+and write all that it shows: verdict, table and figure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +16,20 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import number
+from dsgd.record.written import write_atomically
 from dsgd.report.censored import NOTE as ARROWS
 from dsgd.report.censored import Bound, draw_censored
-from dsgd.report.contest import Contender, Contest, Standing
-from dsgd.report.contest_table import tuning_notes
-from dsgd.report.curves import MANY, draw_field, has_data, time_label, x_axis
+from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
+from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
+from dsgd.report.contest_verdict import contest_verdict
+from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
+from dsgd.report.curves import NOTE as GREY
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
-from dsgd.report.scales import DECADE, is_log, label_decades
 from dsgd.report.setting import setting_text
-from dsgd.report.sheet import beside_or_below, empty_figure, name_bars, panels, wrapped
-from dsgd.report.small_multiples import NOTE as GREY
-from dsgd.report.small_multiples import draw_multiples, multiples_height
-from dsgd.report.style import annotate, finish, named_styles
+from dsgd.report.sheet import DECADE, beside_or_below, empty_figure, is_log, label_decades, name_bars, panels, wrapped
+from dsgd.report.style import annotate, drawing, finish, named_styles, save, svg_text
+from dsgd.safe_text import for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
@@ -232,3 +237,52 @@ def _scale_time(axes: Axes, contest: Contest) -> None:
     axes.set_xscale("log")
     axes.set_xlim(start, float(np.nanmax(drawn)))
     label_decades(axes.xaxis, float(np.nanmax(drawn)) / start)
+
+
+def write_contest(
+    contenders: Sequence[Contender],
+    out: Path,
+    prices: Prices | None = None,
+    width: str = "wide",
+    formats: Sequence[str] = ("png", "svg", "pdf"),
+    log: Collection[str] | None = None,
+    by_cost: bool = False,
+) -> str:
+    """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
+    into an existing folder. prices: of a cluster. by_cost: the cost decides. width, log: of
+    `style.drawing`.
+
+    Returns what verdict.txt says. Raises ValueError
+    for contenders that cannot be compared, OSError for files that cannot be written."""
+    result = contest(_with_safe_names(contenders), prices if by_cost else None)
+    text = contest_verdict(result)
+    lines = [
+        text,
+        *([f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)),
+        setting_text(result.runs),
+    ]
+    text = lines_for_terminal("\n".join([*lines, *tuning_notes(result)]))
+    write_atomically(out / "verdict.txt", f"{text}\n".encode())
+    contest_table(result, prices).write(out / "contest")
+    with drawing(width, log):
+        figure = contest_figure(result)
+        for kind in formats:
+            save(figure, out / f"contest.{kind}")
+    return text
+
+
+def page_figures(
+    contenders: Sequence[Contender], log: Collection[str] | None = None, prices: Prices | None = None
+) -> list[str]:
+    """Return the parts of the figure as SVG documents for a page, of a size whose letters can be read on any screen.
+
+    prices: by which costs are compared; None: times."""
+    with drawing("screen", log):
+        return [svg_text(figure) for figure in contest_parts(contest(_with_safe_names(contenders), prices))]
+
+
+def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:
+    return [
+        replace(contender, name=for_terminal(contender.name), algo=for_terminal(contender.algo))
+        for contender in contenders
+    ]

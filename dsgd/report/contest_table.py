@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import Contender, Contest, Standing, score
-from dsgd.report.cost import Prices
+from dsgd.report.contest import Contender, Contest, Prices, Standing, score
 from dsgd.report.fields import field_value
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.labels import differing_settings, status_note

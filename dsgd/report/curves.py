@@ -1,4 +1,5 @@
-"""Draw loss, accuracy and discrepancy against time, epochs, samples and bytes sent."""
+"""Draw loss, accuracy and discrepancy against time, epochs, samples and bytes sent: in one panel, or a small one for
+each curve, before the medians of the others."""
 
 from __future__ import annotations
 
@@ -9,15 +10,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.scales import is_log, label_decades
-from dsgd.report.sheet import panels, wrapped
+from dsgd.report.sheet import is_log, label_decades, letter_inches, panels, wrapped
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
@@ -211,3 +211,40 @@ def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field:
         axes.set_ylim(*((low / 1.5, 3 * high) if logarithmic else (low - room, high + 3 * room)))
         return (0.0 if logarithmic else -np.inf), 100 * high if logarithmic else high + 100 * room
     return (0.0 if logarithmic else -np.inf), np.inf
+
+
+COLUMNS = 3
+LINES = 14  # the height of a panel in letters' widths
+NOTE = "grey: the medians of the others"
+
+
+def multiples_height(count: int) -> float:
+    """Return the inches that so many panels need."""
+    return letter_inches() * (LINES * -(-count // COLUMNS) + 8)
+
+
+def draw_multiples(
+    figure: SubFigure, gathered: Sequence[Series], axis: XAxis, field: str, styles: Sequence[dict[str, Any]]
+) -> list[Axes]:
+    """Draw a field in a panel for each series, in their order, with one pair of labels; returns the panels.
+
+    styles: one for each series."""
+    curves = median_curves(gathered, axis, field)
+    rows = -(-len(curves) // COLUMNS)
+    grid = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    panels, unused = grid[: len(curves)], grid[len(curves) :]
+    for axes in unused:
+        axes.remove()
+    for axes in panels[-COLUMNS:]:
+        axes.tick_params(labelbottom=True)  # also where the place below is empty
+    columns = max(8, int(0.9 * figure.bbox.width / figure.dpi / COLUMNS / letter_inches()))
+    for axes, i in zip(panels, curves, strict=True):
+        draw_median_curves(axes, gathered, curves, axis, field, styles, focus=i)
+        title = wrapped(gathered[i].label + status_note(gathered[i].runs), columns)
+        axes.set_title(title, loc="left", fontsize="medium")
+        axes.tick_params(labelsize="small")
+    figure.supxlabel(panels[0].get_xlabel().replace("\n", " "), fontsize="medium")
+    figure.supylabel(panels[0].get_ylabel(), fontsize="medium")
+    for axes in panels:
+        axes.set(xlabel="", ylabel="")
+    return panels

@@ -11,14 +11,12 @@ from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
 from dsgd.record.written import write_atomically
-from dsgd.report.contest import Contender, contest
+from dsgd.report.contest import Contender, Prices, contest
 from dsgd.report.contest_figure import contender_styles
 from dsgd.report.contest_verdict import in_sentence, three_digits
-from dsgd.report.cost import Prices
 from dsgd.report.curves import time_label
 from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.scales import is_log, label_decades
-from dsgd.report.sheet import panels
+from dsgd.report.sheet import is_log, label_decades, panels
 from dsgd.report.style import NoData, drawing, finish, save
 from dsgd.safe_text import lines_for_terminal
 

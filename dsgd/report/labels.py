@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.record.reader import Run, name_of
-from dsgd.report.quantities import assigned
+from dsgd.report.units import assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 

@@ -14,12 +14,11 @@ from dsgd.record.reader import Run
 from dsgd.report.contest import Goal, goal_of, score
 from dsgd.report.contest_verdict import in_sentence
 from dsgd.report.interval import Estimate, coverage, estimate, left_out
-from dsgd.report.quantities import EXACT_DIGITS, in_units, quantity
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.setting import whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import end_s
-from dsgd.report.units import unit_of
+from dsgd.report.units import EXACT_DIGITS, in_units, quantity, unit_of
 from dsgd.safe_text import for_terminal
 
 

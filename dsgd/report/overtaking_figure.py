@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from dsgd.record.written import write_atomically
 from dsgd.report.contest import score
 from dsgd.report.overtaking import Overtaking, overtaking_sentence, overtaking_table
-from dsgd.report.quantities import quantity
 from dsgd.report.ratio import PAIRED
-from dsgd.report.scales import label_decades
 from dsgd.report.setting import setting_text
-from dsgd.report.sheet import panels, wrapped
+from dsgd.report.sheet import label_decades, panels, wrapped
 from dsgd.report.style import annotate, drawing, named_styles, save
 from dsgd.report.table_layout import ReportTable
+from dsgd.report.units import quantity
 from dsgd.safe_text import lines_for_terminal
 
 

@@ -16,8 +16,8 @@ import yaml
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import DERIVED, field_value
 from dsgd.report.labels import differing_settings, flatten, goal_text
-from dsgd.report.quantities import bandwidth, duration, share, size
 from dsgd.report.time_to_target import rule_text
+from dsgd.report.units import bandwidth, duration, share, size
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set

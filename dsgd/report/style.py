@@ -26,9 +26,8 @@ from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
 from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
-from dsgd.report.scales import logarithmic
 from dsgd.report.setting import setting_text
-from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, wrapped
+from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, logarithmic, wrapped
 from dsgd.safe_text import lines_for_terminal
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.

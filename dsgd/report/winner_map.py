@@ -21,13 +21,13 @@ from dsgd.record.reader import Run
 from dsgd.report.censored import Bound, bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import Estimate
-from dsgd.report.quantities import quantity
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
 from dsgd.report.setting import setting_text, value_text, whole_setting
 from dsgd.report.sheet import WIDTHS, panels, wrapped
 from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
 from dsgd.report.table_layout import Cell, ReportTable, exact
+from dsgd.report.units import quantity
 
 NOBODY = "nobody"
 _EMPTY = "#cccccc"  # of a cell where nobody wins

@@ -18,8 +18,7 @@ import dsgd.python
 from dsgd.crossing import RULES
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import goal_of, score
-from dsgd.report.rows import run_rows
-from dsgd.report.table import summary_table
+from dsgd.report.table import run_rows, summary_table
 from dsgd.report.table_layout import ReportTable
 from tests.support.command import call, marks, summary
 from tests.support.records import write_record

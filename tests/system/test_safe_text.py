@@ -12,7 +12,7 @@ from dsgd.cli.sweep import main as sweep
 from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import find_runs, lines_sha256, read_config
 from dsgd.report.contest import Contender
-from dsgd.report.contest_files import write_contest
+from dsgd.report.contest_figure import write_contest
 from dsgd.sweep.manifest import locked, point_of
 from tests.support.command import call
 from tests.support.records import reach, write_record

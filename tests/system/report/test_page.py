@@ -12,8 +12,7 @@ import pytest
 from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contender_series, contender_styles
-from dsgd.report.contest_files import page_figures
+from dsgd.report.contest_figure import contender_series, contender_styles, page_figures
 from dsgd.report.curves import MANY
 from dsgd.report.page import PageCurves, write_page
 from tests.support.browser import opened

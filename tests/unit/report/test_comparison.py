@@ -11,8 +11,7 @@ import pytest
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.censored import NOTE
-from dsgd.report.comparison import Comparison, compare, comparison_table
-from dsgd.report.comparison_figure import comparison_figure
+from dsgd.report.comparison import Comparison, compare, comparison_figure, comparison_table
 from dsgd.report.fields import field_value
 from dsgd.report.style import drawing
 from tests.support.each_row import each_row

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.report.contest import Contest, contest
-from dsgd.report.contest_files import write_contest
+from dsgd.report.contest import Contest, Prices, contest
+from dsgd.report.contest_figure import write_contest
 from dsgd.report.contest_table import contest_table
-from dsgd.report.cost import Prices
 from tests.support.contenders import contender
 
 INF = math.inf

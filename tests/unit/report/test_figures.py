@@ -19,9 +19,8 @@ from dsgd.record.reader import find_runs
 from dsgd.report.curves import curves_figure, median_curve, time_label, x_axis
 from dsgd.report.figures import draw, figures, overview
 from dsgd.report.labels import series
-from dsgd.report.scales import wants_log
 from dsgd.report.scaling import speed_up_figure
-from dsgd.report.sheet import WIDTHS
+from dsgd.report.sheet import WIDTHS, wants_log
 from dsgd.report.style import NoData, curve_style, curve_styles, drawing
 from tests.support.records import write_all, write_record
 

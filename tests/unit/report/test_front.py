@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.report.cost import Prices
+from dsgd.report.contest import Prices
 from dsgd.report.front import front_points, write_front
 from dsgd.report.style import NoData
 from tests.support.contenders import contender

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsgd.report.quantities import assigned, quantity
+from dsgd.report.units import assigned, quantity
 from tests.support.each_row import each_row
 
 

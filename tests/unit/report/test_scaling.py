@@ -13,8 +13,16 @@ from matplotlib.axes import Axes
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.censored import NOTE
-from dsgd.report.efficiency import contender_scalings, scaling_figure, write_scaling
-from dsgd.report.scaling import Base, scalings, speed_up_base, speed_up_figure, time_to_target_figure
+from dsgd.report.scaling import (
+    Base,
+    contender_scalings,
+    scaling_figure,
+    scalings,
+    speed_up_base,
+    speed_up_figure,
+    time_to_target_figure,
+    write_scaling,
+)
 from dsgd.report.style import NoData
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.comparison import compare, comparison_table
-from dsgd.report.comparison_figure import comparison_figure
+from dsgd.report.comparison import compare, comparison_figure, comparison_table
 from dsgd.report.contest import contest
-from dsgd.report.contest_figure import contest_figure
-from dsgd.report.contest_files import write_contest
+from dsgd.report.contest_figure import contest_figure, write_contest
 from dsgd.report.figures import draw
 from dsgd.report.page import page_text
 from dsgd.report.setting import setting_text, whole_setting
