@@ -15,7 +15,7 @@ from dsgd.record.reader import Run
 
 if TYPE_CHECKING:
     from dsgd.report.contest import Contender
-    from dsgd.report.overtaking import Overtaking
+    from dsgd.report.sentences import Overtaking
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _report_scaling(result: ComparisonResult, width: str) -> None:
 
 def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
     """Print where one contender overtakes the other, and write it into the folder."""
-    from dsgd.report.overtaking_figure import write_overtaking
+    from dsgd.report.overtaking import write_overtaking
 
     table = write_overtaking(overtaking, folder / "crossing", width)
     print()

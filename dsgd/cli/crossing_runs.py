@@ -14,7 +14,7 @@ from dsgd.contest.bisection import Bracket, Enclosure, enclose
 from dsgd.contest.derived import derived
 from dsgd.record.reader import Run
 from dsgd.report.contest import goal_of, score
-from dsgd.report.overtaking import Overtaking, written
+from dsgd.report.sentences import Overtaking, written
 from dsgd.runner.values import ConfigError
 
 RunPairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders

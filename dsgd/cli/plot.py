@@ -191,7 +191,7 @@ def _plot(
 ) -> int:
 
     from dsgd.report.prediction import pairs, pairs_table
-    from dsgd.report.summary_verdict import verdict
+    from dsgd.report.sentences import verdict
     from dsgd.report.table import summary_table
 
     runs = _read(paths)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,39 +19,30 @@ from matplotlib.ticker import NullLocator
 from dsgd.record.reader import Run
 from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import MANY, draw_field, has_data, x_axis
-from dsgd.report.fields import CENSORED, LABELS, field_value
-from dsgd.report.interval import Estimate, estimate, interval_note
-from dsgd.report.labels import Flat, Series, clock_text, flatten, gather, label, series, time_notes
+from dsgd.report.fields import LABELS, estimate_of, is_rate
+from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.labels import Flat, Series, clock_text, differing_keys, flatten, gather, label, series, time_notes
 from dsgd.report.ratio import PAIRED
-from dsgd.report.selection import SpeedUpBase, best_over, find_key, in_order, is_rate, speed_up, speed_up_base
+from dsgd.report.scaling import named_base, speed_up
+from dsgd.report.selection import best_over, find_key, in_order
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import is_log, label_decades, panels, wants_log, wrapped
+from dsgd.report.sheet import is_log, panels, scale_log, wants_log, wrapped
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import end_s
 from dsgd.report.units import assigned, quantity
 
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
 
 @dataclass(frozen=True)
-class PlotPoint:
-    """The runs of one line at one value of the key. value: median and interval over their seeds."""
-
-    x: str
-    value: Estimate
-    runs: list[Run]
-
-
-@dataclass(frozen=True)
 class Panel:
     """One panel. title: like `nodes=8`; empty without a panel key, as is its value, whose text is that of the records.
-    lines: of all panels, each with its runs here."""
+    lines: of all panels, each with its runs here. points: of each line, by the value of the key."""
 
     title: str
     value: str
     lines: list[Series]
-    points: list[list[PlotPoint]]
+    points: list[dict[str, Estimate]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +61,11 @@ class Comparison:
     notes: list[str]
     speed_up: bool
 
+    @property
+    def points(self) -> list[tuple[str, Estimate]]:
+        """Return the points of all lines and panels: value of the key, estimate of the field."""
+        return [point for panel in self.panels for points in panel.points for point in points.items()]
+
 
 def compare(
     runs: Sequence[Run], y: str, x: str, lines: Sequence[str] = (), panels: str = "", best: str = "", base: str = ""
@@ -83,15 +80,16 @@ def compare(
     line_keys = [find_key(runs, key, "--lines") for key in lines]
     panel_key = find_key(runs, panels, "--panels") if panels else ""
     if best:
-        selection = best_over(runs, find_key(runs, best, "--best-over"), y)
-        runs = selection.runs
-        notes.append(selection.note)
-    value: Callable[[Sequence[Run]], Estimate] = lambda some: _estimate_of(some, y)  # noqa: E731
+        runs, note = best_over(runs, find_key(runs, best, "--best-over"), y)
+        notes.append(note)
+    value: Callable[[Sequence[Run]], Estimate] = partial(estimate_of, name=y)
     if base:
         if not x_key:
             raise ValueError(f"--base needs a key as --x, got {x}")
-        reference = speed_up_base(runs, base, y)
-        value, label_text = speed_up(reference, y), _speed_up_label(reference, y)
+        reference = named_base(runs, base, y)
+        value = partial(speed_up, reference, name=y)
+        over = "over" if is_rate(y) else "speed-up over"
+        label_text = f"{label_text.removesuffix(' (s)')}\n{over} {reference.label}"
         notes.append(f"ratio: {PAIRED}")
     lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
@@ -106,13 +104,13 @@ def compare(
         all_panels.append(
             Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points)
         )
-    every = [point for panel in all_panels for points in panel.points for point in points]
-    note = interval_note([point.value.count for point in every])
+    comparison = Comparison(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
+    note = interval_note([point.count for _, point in comparison.points])
     without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
-    return Comparison(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
+    return comparison
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
@@ -121,28 +119,17 @@ def comparison_table(comparison: Comparison) -> ReportTable:
     heads = [head for head in (_short(comparison.x), panel_key) if head]
     heading = comparison.label.replace("\n", " ")
     rows: list[list[Cell]] = []
-    csv_rows: list[list[str]] = [
-        ["line", comparison.x, *([panel_key] if panel_key else []), "median", "low", "high", "seeds"]
-    ]
+    csv_rows = [["line", comparison.x, *[panel_key] * bool(panel_key), "median", "low", "high", "seeds"]]
     for panel in comparison.panels:
         where = [panel.value] if panel_key else []
         for line, points in zip(panel.lines, panel.points, strict=True):
-            for point in points:
-                value = point.value
-                rows.append([line.label, point.x, *where, value, value.count])
+            for x, value in points.items():
+                rows.append([line.label, x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
-                csv_rows.append([line.label, point.x, *where, *numbers, str(value.count)])
+                csv_rows.append([line.label, x, *where, *numbers, str(value.count)])
     caption = "\n".join([*comparison.notes, *time_notes(comparison.runs), setting_text(comparison.runs)])
-    texts = frozenset({"run", *heads})
-    return ReportTable(
-        ["run", *heads, heading, "seeds"],
-        texts,
-        rows,
-        csv_rows,
-        caption,
-        len(heads) + 2,
-        whole_setting(comparison.runs),
-    )
+    headings, whole = ["run", *heads, heading, "seeds"], whole_setting(comparison.runs)
+    return ReportTable(headings, frozenset({"run", *heads}), rows, csv_rows, caption, len(heads) + 2, whole)
 
 
 def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) -> list[Series]:
@@ -155,34 +142,20 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(names, gathered, strict=True)]
 
 
-def _estimate_of(runs: Sequence[Run], field: str) -> Estimate:
-    """Return median and interval of a field; a time to target that was not reached is censored."""
-    censored = list(map(end_s, runs)) if field in CENSORED else None
-    return estimate([field_value(run, field) for run in runs], censored=censored)
-
-
 def _points(
     line: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
-) -> list[PlotPoint]:
+) -> dict[str, Estimate]:
     """Gather the runs of a line by the key. Raises ValueError where those of one point differ in more than the seed."""
     by_x: dict[str, list[Run]] = {}
     for run in line.runs:
         by_x.setdefault(flats[id(run)].get(x_key, ""), []).append(run)
     for x, members in by_x.items():
-        texts = [{key: text for key, text in flats[id(run)].items() if key != "seed"} for run in members]
-        differing = sorted({key for flat in texts for key in flat if flat[key] != texts[0].get(key)})
-        if differing:
-            where = f" at {_short(x_key)}={x}" if x_key else ""
-            keys = ", ".join(differing)
+        if differing := differing_keys([flats[id(run)] for run in members]):
+            where, keys = f" at {_short(x_key)}={x}" * bool(x_key), ", ".join(differing)
             raise ValueError(
                 f"runs of {line.label}{where} differ in {keys}: name it in --lines, --panels or --best-over"
             )
-    return [PlotPoint(x, value(by_x[x]), by_x[x]) for x in in_order(by_x)]
-
-
-def _speed_up_label(base: SpeedUpBase, field: str) -> str:
-    what = LABELS.get(field, field).removesuffix(" (s)")
-    return f"{what}\n{'over' if is_rate(field) else 'speed-up over'} {base.label}"
+    return {x: value(by_x[x]) for x in in_order(by_x)}
 
 
 def _short(key: str) -> str:
@@ -198,15 +171,15 @@ def comparison_figure(comparison: Comparison) -> Figure:
     styles = dict(zip([line.label for line in comparison.series], curve_styles(comparison.series), strict=True))
     if comparison.x in OF_MARKS:
         return _curves(comparison, styles)
-    drawable = [p.value for panel in comparison.panels for points in panel.points for p in points if _drawable(p)]
+    drawable = [value for _, value in comparison.points if _drawable(value)]
     if not drawable:
         raise NoData(f"no configuration has {comparison.y} in the median over its seeds")
     figure, axes = panels(len(comparison.panels))
-    xs = in_order(point.x for panel in comparison.panels for points in panel.points for point in points)
-    places = _places(axes, xs, comparison.x)
-    bounds = [bound_of(p.value) for panel in comparison.panels for points in panel.points for p in points]
-    limits = [bound.limit for bound in bounds if bound is not None]
-    logarithmic = _scale_y(axes, comparison, np.array([*(value.median for value in drawable), *limits]))
+    places = _places(axes, in_order(x for x, _ in comparison.points), comparison.x)
+    limits = [bound.limit for _, value in comparison.points if (bound := bound_of(value)) is not None]
+    medians = np.array([*(value.median for value in drawable), *limits])
+    by_default = True if comparison.y.endswith("error") else None  # else where they span a decade
+    logarithmic = bool((medians > 0).all()) and all(scale_log(ax, "y", medians, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, comparison.panels, strict=True):
         handles |= _draw(panel_axes, comparison, panel, places, styles, logarithmic)
@@ -260,17 +233,6 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
     return places
 
 
-def _scale_y(axes: Sequence[Axes], comparison: Comparison, medians: np.ndarray) -> bool:
-    """Make the axes of errors, and of what spans a decade, logarithmic; returns whether they are."""
-    by_default = True if comparison.y.endswith("error") else None
-    logarithmic = bool((medians > 0).all()) and is_log("y", medians, by_default)
-    for ax in axes:
-        if logarithmic:
-            ax.set_yscale("log")
-            label_decades(ax.yaxis, float(medians.max() / medians.min()))
-    return logarithmic
-
-
 def _draw(
     axes: Axes,
     comparison: Comparison,
@@ -280,63 +242,56 @@ def _draw(
     logarithmic: bool,
 ) -> dict[str, Line2D]:
     """Draw the lines of a panel; returns their entries of the legend."""
-    ends = [end for points in panel.points for point in points for end in (point.value.median, point.value.high)]
+    ends = [end for points in panel.points for value in points.values() for end in (value.median, value.high)]
     top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
     numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
     handles: dict[str, Line2D] = {}
     marks: list[tuple[float, Bound, str]] = []
     for i, (line, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
+        style = styles[line.label]
         aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
         limits = [
-            (places[point.x] + aside, bound, styles[line.label]["color"])
-            for point in points
-            if (bound := bound_of(point.value)) is not None
+            (places[x] + aside, bound, style["color"])
+            for x, value in points.items()
+            if (bound := bound_of(value)) is not None
         ]
         marks += limits
-        shown = [point for point in points if _drawable(point) and not (logarithmic and point.value.median <= 0)]
+        shown = {
+            x: value for x, value in points.items() if _drawable(value) and not (logarithmic and value.median <= 0)
+        }
         if not shown:
             if limits:
-                handles[line.label] = Line2D([], [], markerfacecolor="white", **styles[line.label])
+                handles[line.label] = Line2D([], [], markerfacecolor="white", **style)
             continue
-        middle = np.array([point.value.median for point in shown])
+        middle = np.array([value.median for value in shown.values()])
         floor = middle.min() / 3 if logarithmic else -math.inf
-        low = np.array([max(point.value.low, floor) for point in shown])
-        high = np.array([min(point.value.high, top) for point in shown])
-        x = np.array([places[point.x] for point in shown])
-        style = styles[line.label]
+        low = np.array([max(value.low, floor) for value in shown.values()])
+        high = np.array([min(value.high, top) for value in shown.values()])
+        x = np.array([places[text] for text in shown])
         if len(panel.lines) >= MANY and numeric:
             low, high = middle, middle
         if numeric:
             handles[line.label] = plot_band(axes, x, middle, low, high, **style)
         else:
-            drawn = axes.errorbar(
-                x + aside,
-                middle,
-                [middle - low, high - middle],
-                color=style["color"],
-                marker=style["marker"],
-                ls="",
-                capsize=2,
-            )
+            look = {"color": style["color"], "marker": style["marker"], "ls": "", "capsize": 2}
+            drawn = axes.errorbar(x + aside, middle, [middle - low, high - middle], **look)
             (handles[line.label], *_) = drawn.lines
     draw_limits(axes, marks, "" if comparison.speed_up else " s")
     return handles
 
 
-def _drawable(point: PlotPoint) -> bool:
-    return math.isfinite(point.value.median) and not is_missed(point.value)
+def _drawable(value: Estimate) -> bool:
+    return math.isfinite(value.median) and not is_missed(value)
 
 
 def _never(comparison: Comparison, label: str) -> str:
     """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
-    unit = quantity(
-        comparison.x, in_order(point.x for panel in comparison.panels for points in panel.points for point in points)
-    )
+    unit = quantity(comparison.x, in_order(x for x, _ in comparison.points))
     missed = [
-        " ".join(part for part in (unit.text(point.x), unit.unit, panel.title) if part)
+        " ".join(part for part in (unit.text(x), unit.unit, panel.title) if part)
         for panel in comparison.panels
         for line, points in zip(panel.lines, panel.points, strict=True)
-        for point in points
-        if line.label == label and is_missed(point.value)
+        for x, value in points.items()
+        if line.label == label and is_missed(value)
     ]
     return f" (not reached at {', '.join(missed)})" if missed else ""

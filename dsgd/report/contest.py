@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -26,6 +26,7 @@ from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.time_to_target import end_s, rule_of, time_to_target_s
 
+GB = 1e9
 LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little
 
 
@@ -44,6 +45,39 @@ class Contender:
     chosen: Mapping[str, Any]
     works: tuple[float, float] | None
     spent: int
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What a cluster costs, in any currency. node_hour: a node for an hour. egress_gb: a GB (1e9 bytes) sent."""
+
+    node_hour: float = 0.0
+    egress_gb: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """Return `nodes × hours × 2 + GB sent × 0.09`."""
+        parts = [f"nodes × hours × {self.node_hour:g}"] * bool(self.node_hour)
+        parts += [f"GB sent × {self.egress_gb:g}"] * bool(self.egress_gb)
+        return " + ".join(parts)
+
+    def cost(self, run: Run, seconds: float) -> float:
+        """Return the cost of a run until a time of its clock; infinite for ever, NaN where the bytes are not known."""
+        if math.isinf(seconds):
+            return math.inf
+        traffic = bytes_sent_by(run, seconds) / GB * self.egress_gb if self.egress_gb else 0.0
+        return number(run.nodes) * seconds / 3600 * self.node_hour + traffic
+
+
+def bytes_sent_by(run: Run, seconds: float) -> float:
+    """Return the bytes that all nodes of a run have sent by a time, on straight lines between its marks; NaN if no mark
+    says."""
+    marks = [(number(mark.get("time_s")), number(mark.get("bytes_sent"))) for mark in run.metrics]
+    known = [mark for mark in marks if not math.isnan(sum(mark))]
+    if not known:
+        return math.nan
+    times, counts = zip(*known, strict=True)
+    return float(np.interp(seconds, times, counts))
 
 
 @dataclass(frozen=True)
@@ -81,6 +115,11 @@ class Standing:
         return self.contender.name
 
     @property
+    def runs(self) -> Sequence[Run]:
+        """Return the contender's runs."""
+        return self.contender.runs
+
+    @property
     def missed(self) -> int:
         """Return on how many seeds it did not get there."""
         return sum(map(math.isinf, self.scores))
@@ -115,6 +154,10 @@ class Contest:
         """Return what the score of a run that missed the target is known to exceed."""
         return end_s(run) if self.prices is None else self.prices.cost(run, end_s(run))
 
+    def estimate(self, runs: Sequence[Run]) -> Estimate:
+        """Return median and interval of the scores of some runs."""
+        return estimate([self.score(run) for run in runs], censored=[self.end(run) for run in runs])
+
     @property
     def seeds(self) -> int:
         """Return the number of seeds."""
@@ -124,11 +167,6 @@ class Contest:
     def pairs(self) -> int:
         """Return the number of pairs of contenders, each of which can look different by chance."""
         return pairs_of(len(self.standings))
-
-    @property
-    def interval_confidence(self) -> float:
-        """Return the confidence that each interval of a ratio must have, for CONFIDENCE in all of them together."""
-        return corrected(len(self.standings))
 
     @property
     def confidence(self) -> float:
@@ -143,7 +181,7 @@ class Contest:
     @property
     def runs(self) -> list[Run]:
         """Return the runs of all, in the order of the standings."""
-        return [run for standing in self.standings for run in standing.contender.runs]
+        return [run for standing in self.standings for run in standing.runs]
 
 
 def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Contest:
@@ -154,21 +192,14 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
-    runs = [run for contender in contenders for run in contender.runs]
-    goal = goal_of(runs[0])
-    if goal.level is None:
-        prices = None
-    scored = Contest(goal, [], prices)
+    goal = goal_of(contenders[0].runs[0])
+    scored = Contest(goal, [], prices if goal.level is not None else None)
     scores = {contender.name: [scored.score(run) for run in contender.runs] for contender in contenders}
-    ends = {
-        contender.name: [scored.end(run) if goal.level is not None else math.inf for run in contender.runs]
-        for contender in contenders
-    }
-    confidence = corrected(len(contenders))
+    ends = {contender.name: [scored.end(run) for run in contender.runs] for contender in contenders}
 
     def ratio(contender: Contender, other: Contender) -> Estimate:
         both = scores[contender.name], scores[other.name]
-        return paired_ratio(*both, confidence, ends[contender.name], ends[other.name])
+        return paired_ratio(*both, corrected(len(contenders)), ends[contender.name], ends[other.name])
 
     def sooner(contender: Contender) -> int:
         """Return how many others are sooner than this one on most seeds."""
@@ -176,17 +207,11 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
 
     first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.name])))
     standings = [
-        Standing(
-            contender,
-            scores[contender.name],
-            estimate(scores[contender.name], censored=ends[contender.name]),
-            ratio(contender, first),
-        )
+        Standing(contender, scores[contender.name], scored.estimate(contender.runs), ratio(contender, first))
         for contender in contenders
     ]
-    return Contest(
-        goal, sorted(standings, key=lambda standing: (standing.contender is not first, *_place(standing))), prices
-    )
+    standings.sort(key=lambda standing: (standing.contender is not first, *_place(standing)))
+    return replace(scored, standings=standings)
 
 
 def pairs_of(contenders: int) -> int:
@@ -229,7 +254,7 @@ def final_loss(run: Run) -> float:
 
 def distinguishable(contest: Contest, standing: Standing, other: Standing) -> bool:
     """Check that the interval of the ratio of two contenders, corrected for their number, does not hold 1."""
-    ratio = paired_ratio(standing.scores, other.scores, contest.interval_confidence)
+    ratio = paired_ratio(standing.scores, other.scores, corrected(len(contest.standings)))
     return ratio.low > 1 or ratio.high < 1
 
 
@@ -266,39 +291,3 @@ def _check(contenders: Sequence[Contender]) -> None:
                 raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")
-
-
-GB = 1e9
-
-
-@dataclass(frozen=True)
-class Prices:
-    """What a cluster costs, in any currency. node_hour: a node for an hour. egress_gb: a GB (1e9 bytes) sent."""
-
-    node_hour: float = 0.0
-    egress_gb: float = 0.0
-
-    @property
-    def text(self) -> str:
-        """Return `nodes × hours × 2 + GB sent × 0.09`."""
-        parts = [f"nodes × hours × {self.node_hour:g}"] * bool(self.node_hour)
-        parts += [f"GB sent × {self.egress_gb:g}"] * bool(self.egress_gb)
-        return " + ".join(parts)
-
-    def cost(self, run: Run, seconds: float) -> float:
-        """Return the cost of a run until a time of its clock; infinite for ever, NaN where the bytes are not known."""
-        if math.isinf(seconds):
-            return math.inf
-        traffic = bytes_sent_by(run, seconds) / GB * self.egress_gb if self.egress_gb else 0.0
-        return number(run.nodes) * seconds / 3600 * self.node_hour + traffic
-
-
-def bytes_sent_by(run: Run, seconds: float) -> float:
-    """Return the bytes that all nodes of a run have sent by a time, on straight lines between its marks; NaN if no mark
-    says."""
-    marks = [(number(mark.get("time_s")), number(mark.get("bytes_sent"))) for mark in run.metrics]
-    known = [mark for mark in marks if not math.isnan(sum(mark))]
-    if not known:
-        return math.nan
-    times, counts = zip(*known, strict=True)
-    return float(np.interp(seconds, times, counts))

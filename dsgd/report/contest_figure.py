@@ -21,14 +21,14 @@ from dsgd.report.censored import NOTE as ARROWS
 from dsgd.report.censored import Bound, draw_censored
 from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
 from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
-from dsgd.report.contest_verdict import contest_verdict
 from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
 from dsgd.report.curves import NOTE as GREY
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
+from dsgd.report.sentences import contest_verdict
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import DECADE, beside_or_below, empty_figure, is_log, label_decades, name_bars, panels, wrapped
-from dsgd.report.style import annotate, drawing, finish, named_styles, save, svg_text
+from dsgd.report.style import FORMATS, annotate, drawing, finish, named_styles, svg_text, write_figure
 from dsgd.safe_text import for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
@@ -115,7 +115,7 @@ def _notes(contest: Contest) -> list[str]:
 
 def contender_series(contest: Contest) -> list[Series]:
     """Return the runs of each contender as the curves show them, in the order of the standings."""
-    return [Series(standing.name, list(standing.contender.runs)) for standing in contest.standings]
+    return [Series(standing.name, list(standing.runs)) for standing in contest.standings]
 
 
 def contender_styles(contest: Contest) -> list[dict[str, Any]]:
@@ -209,7 +209,7 @@ def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], l
 def _bound(contest: Contest, standing: Standing) -> Bound | None:
     """Return what the seeds that missed the target are known to exceed; None where none did, and where nothing is
     known."""
-    missed = [run for run, score in zip(standing.contender.runs, standing.scores, strict=True) if math.isinf(score)]
+    missed = [run for run, score in zip(standing.runs, standing.scores, strict=True) if math.isinf(score)]
     ends = [end for run in missed if math.isfinite(end := contest.end(run))]
     return Bound(min(ends), ">") if ends else None
 
@@ -218,7 +218,7 @@ def _missed(standing: Standing, bound: Bound | None, unit: str) -> str:
     """Return `> 40 s`, `2 of 5 > 40 s`, `never (diverged)`."""
     some = f"{standing.missed} of {len(standing.scores)}" if standing.missed < len(standing.scores) else ""
     text = "never" if bound is None else bound.text(unit)
-    return wrapped(f"{some} {text}".strip() + status_note(standing.contender.runs), 18)
+    return wrapped(f"{some} {text}".strip() + status_note(standing.runs), 18)
 
 
 def _logarithmic(contest: Contest) -> bool:
@@ -244,7 +244,7 @@ def write_contest(
     out: Path,
     prices: Prices | None = None,
     width: str = "wide",
-    formats: Sequence[str] = ("png", "svg", "pdf"),
+    formats: Sequence[str] = FORMATS,
     log: Collection[str] | None = None,
     by_cost: bool = False,
 ) -> str:
@@ -256,18 +256,11 @@ def write_contest(
     for contenders that cannot be compared, OSError for files that cannot be written."""
     result = contest(_with_safe_names(contenders), prices if by_cost else None)
     text = contest_verdict(result)
-    lines = [
-        text,
-        *([f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)),
-        setting_text(result.runs),
-    ]
-    text = lines_for_terminal("\n".join([*lines, *tuning_notes(result)]))
+    ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
+    text = lines_for_terminal("\n".join([text, *ratios, setting_text(result.runs), *tuning_notes(result)]))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(result, prices).write(out / "contest")
-    with drawing(width, log):
-        figure = contest_figure(result)
-        for kind in formats:
-            save(figure, out / f"contest.{kind}")
+    write_figure(lambda: contest_figure(result), out / "contest", width, formats, log)
     return text
 
 

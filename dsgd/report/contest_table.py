@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from dsgd.record.reader import Run, number
+from dsgd.record.reader import number
 from dsgd.report.contest import Contender, Contest, Prices, Standing, score
-from dsgd.report.fields import field_value
-from dsgd.report.interval import CONFIDENCE, Estimate, estimate
+from dsgd.report.fields import estimate_of, field_value
+from dsgd.report.interval import CONFIDENCE, Estimate
 from dsgd.report.labels import differing_settings, status_note
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, plain
-from dsgd.report.time_to_target import end_s
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
@@ -28,15 +28,9 @@ MISSED = (
     ">: at least so much, the target was not reached when the run ended; never: it diverged or collapsed; ?: unknown"
 )
 _CSV_FIELDS = (
-    "target_censored_at_s",
-    "first_crossing_s",
-    "stable_crossing_s",
-    "test_accuracy",
-    "test_loss",
-    "time_s",
-    "bytes_sent_per_node",
-    "idle_fraction_mean",
-)
+    "target_censored_at_s", "first_crossing_s", "stable_crossing_s", "test_accuracy", "test_loss", "time_s",
+    "bytes_sent_per_node", "idle_fraction_mean",
+)  # fmt: skip
 
 
 def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable:
@@ -47,31 +41,25 @@ def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable
     order, timed = contest.standings, contest.goal.level is not None
     prices = prices or contest.prices
     columns: dict[str, list[Cell]] = {"contender": [standing.name for standing in order]}
-    columns["cost" if contest.prices else "time to target (s)" if timed else "loss"] = [
-        standing.score for standing in order
-    ]
+    score_heading = "cost" if contest.prices else "time to target (s)" if timed else "loss"
+    columns[score_heading] = [standing.score for standing in order]
     if len(order) > 1:
-        columns["times the first's"] = [_ratio_cell(standing.ratio) for standing in order]
-    status = [status_note(standing.contender.runs).strip(" ()") or "completed" for standing in order]
+        columns["times the first's"] = [ratio_cell(standing.ratio) for standing in order]
+    status = [status_note(standing.runs).strip(" ()") or "completed" for standing in order]
     if set(status) != {"completed"}:
         columns["status"] = list(status)
-    heading, texts = _tuned([standing.contender for standing in order])
+    heading, tuned = _tuned([standing.contender for standing in order])
     if contest.prices is not None:
-        columns["time to target (s)"] = [
-            estimate([score(run, contest.goal) for run in standing.contender.runs], censored=_ends(standing))
-            for standing in order
-        ]
+        columns["time to target (s)"] = list(_scores(contest, None))
     columns |= _measured(order, {"test accuracy": ("test_accuracy", 1)})
-    columns |= {heading: list(texts)} if heading else {}
+    columns |= {heading: list(tuned)} if heading else {}
     if timed and prices is not None and contest.prices is None:
-        columns["cost"] = list(_costs(contest, prices))
+        columns["cost"] = list(_scores(contest, prices))
     columns["tuning runs"] = [standing.contender.spent for standing in order]
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    text_columns = frozenset({"contender", "status", heading})
-    return ReportTable(
-        list(columns), text_columns, rows, _csv_rows(contest, prices), _caption(contest, prices), whole=_whole(contest)
-    )
+    csv_rows, texts = _csv_rows(contest, prices), frozenset({"contender", "status", heading})
+    return ReportTable(list(columns), texts, rows, csv_rows, _caption(contest, prices), whole=_whole(contest))
 
 
 def _whole(contest: Contest) -> dict[str, Any]:
@@ -89,12 +77,13 @@ def _whole(contest: Contest) -> dict[str, Any]:
     ]
     goal = {"of": contest.goal.metric, "level": contest.goal.level, "crossing": contest.goal.crossing}
     confidence = {"of_all_ratios": max(0.0, contest.confidence), "seeds_needed": contest.seeds_needed}
-    return {
-        "goal": goal,
-        "ratio": ratio_text(contest),
-        "confidence": confidence,
-        "contenders": contenders,
-    } | whole_setting(contest.runs)
+    values = {"goal": goal, "ratio": ratio_text(contest), "confidence": confidence, "contenders": contenders}
+    return values | whole_setting(contest.runs)
+
+
+def ratio_cell(ratio: Estimate) -> Cell:
+    """Return a ratio; UNDECIDED where it is not known."""
+    return UNDECIDED if math.isnan(ratio.median) else ratio
 
 
 def ratio_text(contest: Contest) -> str:
@@ -114,7 +103,7 @@ def _caption(contest: Contest, prices: Prices | None) -> str:
         if any(standing.missed for standing in contest.standings):
             lines.append(MISSED)
     if contest.goal.level is not None and prices is not None:
-        pairs = zip(_costs(contest, prices), contest.standings, strict=True)
+        pairs = zip(_scores(contest, prices), contest.standings, strict=True)
         least, cheapest = min(((cost.median, standing.name) for cost, standing in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
         lines.append(f"cost to the target: {prices.text}{least_text}")
@@ -138,44 +127,18 @@ def _confidence(contest: Contest) -> str:
     return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {contest.seeds_needed} seeds"
 
 
-def _ratio_cell(ratio: Estimate) -> Cell:
-    return UNDECIDED if math.isnan(ratio.median) else ratio
-
-
 def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -> dict[str, list[Cell]]:
     """Return columns of fields that some run has, by their headings. fields: with the factor to the heading's unit."""
     columns = {
-        heading: [
-            estimate(
-                [factor * _field(run, field) for run in standing.contender.runs],
-                censored=_ends(standing),
-            )
-            for standing in order
-        ]
+        heading: [estimate_of(standing.runs, field, factor) for standing in order]
         for heading, (field, factor) in fields.items()
     }
     return {heading: list(cells) for heading, cells in columns.items() if any(cell.count for cell in cells)}
 
 
-def _field(run: Run, name: str) -> float:
-    if name == "bytes_sent_per_node":
-        return number(run.final("bytes_sent_total")) / (run.nodes or math.nan)
-    return field_value(run, name)
-
-
-def _ends(standing: Standing) -> list[float]:
-    return [end_s(run) for run in standing.contender.runs]
-
-
-def _costs(contest: Contest, prices: Prices) -> list[Estimate]:
-    """Return the cost to the target of each contender, in the order of the standings."""
-    return [
-        estimate(
-            [prices.cost(run, score(run, contest.goal)) for run in standing.contender.runs],
-            censored=[prices.cost(run, end_s(run)) for run in standing.contender.runs],
-        )
-        for standing in contest.standings
-    ]
+def _scores(contest: Contest, prices: Prices | None) -> list[Estimate]:
+    """Return the time, or with prices the cost, to the target of each contender, in the order of the standings."""
+    return [replace(contest, prices=prices).estimate(standing.runs) for standing in contest.standings]
 
 
 def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
@@ -194,27 +157,19 @@ def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
 
 
 def _csv_rows(contest: Contest, prices: Prices | None) -> list[list[Any]]:
-    scored = [
-        (standing, run, seconds)
-        for standing in contest.standings
-        for run in standing.contender.runs
-        for seconds in [score(run, contest.goal)]
-    ]
-    settings = differing_settings([run for _, run, _ in scored])
-    keys = list(
-        dict.fromkeys(key for standing in contest.standings for key in standing.contender.chosen if key not in settings)
-    )
-    timed = contest.goal.level is not None
+    settings, timed = differing_settings(contest.runs), contest.goal.level is not None
+    chosen = dict.fromkeys(key for standing in contest.standings for key in standing.contender.chosen)
+    keys = [key for key in chosen if key not in settings]
     costs = ["cost"] if timed and prices is not None else []
     head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
     lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
-    for i, (standing, run, value) in enumerate(scored):
-        described = [standing.name, str(run.folder), run.outcome, run.clock or "", exact(number(contest.goal.level))]
+    entered = [(standing.contender, run) for standing in contest.standings for run in standing.runs]
+    for i, (contender, run) in enumerate(entered):
+        value = score(run, contest.goal)
+        described = [contender.name, str(run.folder), run.outcome, run.clock or "", exact(number(contest.goal.level))]
         cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
-        chosen = [texts[i] for texts in settings.values()] + [
-            str(standing.contender.chosen.get(key, "")) for key in keys
-        ]
-        works = [exact(end) for end in standing.contender.works or (math.nan, math.nan)]
-        measured = [exact(_field(run, field)) for field in _CSV_FIELDS]
-        lines.append([*described, exact(value), *cost, *chosen, *works, standing.contender.spent, *measured])
+        values = [*(texts[i] for texts in settings.values()), *(str(contender.chosen.get(key, "")) for key in keys)]
+        works = [exact(end) for end in contender.works or (math.nan, math.nan)]
+        measured = [exact(field_value(run, field)) for field in _CSV_FIELDS]
+        lines.append([*described, exact(value), *cost, *values, *works, contender.spent, *measured])
     return lines

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.time_to_target import censored_at_s, crossings, seconds_to_target, target_crossing
+from dsgd.report.interval import Estimate, estimate
+from dsgd.report.time_to_target import censored_at_s, crossings, end_s, seconds_to_target, target_crossing
 
 
 def _resolution_s(run: Run) -> float:
@@ -56,6 +57,9 @@ DERIVED: dict[str, Callable[[Run], float]] = {
     "epoch_s": lambda run: _ratio(number(run.final("time_s")), number(run.final("epochs"))),
     "bytes_sent_per_step": lambda run: _ratio(number(run.final("bytes_sent_total")), _steps(run)),
 }
+_OF_TABLES: dict[str, Callable[[Run], float]] = {  # which only a table of contenders has
+    "bytes_sent_per_node": lambda run: number(run.final("bytes_sent_total")) / (run.nodes or math.nan),
+}
 LABELS = {
     "time_to_target_s": "time to target (s)",
     "first_crossing_s": "first crossing of the target (s)",
@@ -93,8 +97,24 @@ LABELS = {
 
 def field_value(run: Run, name: str) -> float:
     """Return a field at the end of the run, or so far; NaN if it has none, infinite for a target never reached."""
-    derived = DERIVED.get(name)
+    derived = DERIVED.get(name) or _OF_TABLES.get(name)
     return number(run.final(name)) if derived is None else derived(run)
+
+
+def estimate_of(runs: Sequence[Run], name: str, factor: float = 1) -> Estimate:
+    """Return median and interval of a field, times a factor; a target that was not reached is censored."""
+    ends = [factor * end_s(run) for run in runs] if name in CENSORED else None
+    return estimate([factor * field_value(run, name) for run in runs], censored=ends)
+
+
+def is_rate(name: str) -> bool:
+    """Check that a field is something per second, of which more is better."""
+    return name.endswith("_per_s")
+
+
+def is_time(name: str) -> bool:
+    """Check that a field is in seconds, of which less is better."""
+    return name.endswith("_s") and not is_rate(name)
 
 
 def mark_value(mark: Mapping[str, Any], name: str) -> float:

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, Prices, contest
 from dsgd.report.contest_figure import contender_styles
-from dsgd.report.contest_verdict import in_sentence, three_digits
 from dsgd.report.curves import time_label
 from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.sheet import is_log, label_decades, panels
-from dsgd.report.style import NoData, drawing, finish, save
+from dsgd.report.sentences import in_sentence, three_digits
+from dsgd.report.sheet import panels, scale_log
+from dsgd.report.style import FORMATS, NoData, finish, write_figure
 from dsgd.safe_text import lines_for_terminal
 
 
@@ -35,27 +35,20 @@ class FrontPoint:
 def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
     """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
     times, costs = (
-        {standing.name: standing for standing in contest(contenders, by).standings} for by in (None, prices)
+        {standing.name: standing.score for standing in contest(contenders, by).standings} for by in (None, prices)
     )
-    reached = [
-        contender
-        for contender in contenders
-        if math.isfinite(times[contender.name].score.median + costs[contender.name].score.median)
-    ]
+    medians = {name: (times[name].median, costs[name].median) for name in times}
+    reached = {name: here for name, here in medians.items() if math.isfinite(sum(here))}
     if not reached:
         raise NoData("no contender with a known cost reached the target on most seeds")
-    medians = {
-        contender.name: (times[contender.name].score.median, costs[contender.name].score.median)
-        for contender in reached
-    }
 
-    def beaten(contender: Contender) -> bool:
-        here = medians[contender.name]
-        return any(there != here and there[0] <= here[0] and there[1] <= here[1] for there in medians.values())
+    def beaten(here: tuple[float, float]) -> bool:
+        return any(there != here and there[0] <= here[0] and there[1] <= here[1] for there in reached.values())
 
     points = [
-        FrontPoint(contender, times[contender.name].score, costs[contender.name].score, beaten(contender))
-        for contender in reached
+        FrontPoint(contender, times[contender.name], costs[contender.name], beaten(reached[contender.name]))
+        for contender in contenders
+        if contender.name in reached
     ]
     return sorted(points, key=lambda point: (point.time_s.median, point.cost.median))
 
@@ -80,14 +73,8 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     figure, (axes,) = panels(1)
     handles: dict[str, Artist] = {}
     front = [point for point in points if not point.beaten]
-    axes.step(
-        [point.time_s.median for point in front],
-        [point.cost.median for point in front],
-        where="post",
-        color="#777777",
-        linewidth=1.0,
-        zorder=1.5,
-    )
+    front_s, front_costs = [point.time_s.median for point in front], [point.cost.median for point in front]
+    axes.step(front_s, front_costs, where="post", color="#777777", linewidth=1.0, zorder=1.5)
     for point in points:
         style = styles[point.contender.name]
         x, y = point.time_s, point.cost
@@ -96,13 +83,8 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
         )
         axes.plot([x.low, _end(x)], [y.median] * 2, color=style["color"], linewidth=1.0)
         axes.plot([x.median] * 2, [y.low, _end(y)], color=style["color"], linewidth=1.0)
-    for axis, name, values in (
-        (axes.xaxis, "x", [point.time_s.median for point in points]),
-        (axes.yaxis, "y", [point.cost.median for point in points]),
-    ):
-        if is_log(name, values):
-            axes.set(**{f"{name}scale": "log"})
-            label_decades(axis, max(values) / min(values))
+    scale_log(axes, "x", [point.time_s.median for point in points])
+    scale_log(axes, "y", [point.cost.median for point in points])
     axes.set_xlabel(f"{time_label(result.runs)}\nto {result.goal.text}")
     axes.set_ylabel(f"cost\n{prices.text}")
     note = interval_note([result.seeds])
@@ -114,15 +96,12 @@ def write_front(
     prices: Prices,
     stem: Path,
     width: str = "wide",
-    formats: Sequence[str] = ("png", "svg", "pdf"),
+    formats: Sequence[str] = FORMATS,
 ) -> str:
     """Write the figure as `<stem>` in each format and the sentence as `<stem>.txt`; returns the sentence. Raises NoData
     before anything is written, OSError for files that cannot be written."""
     text = lines_for_terminal(front_sentence(front_points(contenders, prices)))
-    with drawing(width):
-        figure = front_figure(contenders, prices)
-        for kind in formats:
-            save(figure, stem.with_suffix(f".{kind}"))
+    write_figure(lambda: front_figure(contenders, prices), stem, width, formats)
     write_atomically(stem.with_suffix(".txt"), f"{text}\n".encode())
     return text
 

@@ -32,6 +32,9 @@ class Estimate:
     ratios: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
 
+NOTHING = Estimate(math.nan, math.nan, math.nan, 0)  # of no values
+
+
 def estimate(
     values: Sequence[float], confidence: float = CONFIDENCE, censored: Sequence[float] | None = None
 ) -> Estimate:
@@ -40,7 +43,7 @@ def estimate(
     censored: for each value what it is known to exceed where it is infinite; infinite itself where nothing is known."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return NOTHING
     outside = left_out(len(known), confidence)
     above = None
     if censored is not None and math.isinf(known[-1]):

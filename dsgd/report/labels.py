@@ -33,6 +33,15 @@ class Series:
         """Return the name of the algorithm of the first run."""
         return self.runs[0].algorithm
 
+    @property
+    def by_nodes(self) -> dict[int, list[Run]]:
+        """Return the runs that have ended by their number of nodes, ascending."""
+        runs: dict[int, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: run.nodes or 0):
+            if run.status != "running":
+                runs.setdefault(run.nodes or 0, []).append(run)
+        return runs
+
 
 def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series]:
     """Gather the runs of the same configuration and label them, in order of first appearance.
@@ -68,6 +77,11 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     keys = dict.fromkeys(key for flat in flats for key in flat)
     columns = {key: [flat.get(key, "") for flat in flats] for key in sorted(keys, key=_rank)}
     return {key: texts for key, texts in columns.items() if len(set(texts)) > 1}
+
+
+def differing_keys(flats: Sequence[Flat]) -> list[str]:
+    """Return the keys in which flat configurations differ from the first, but for the seed."""
+    return sorted({key for flat in flats for key in flat if key != "seed" and flat[key] != flats[0].get(key)})
 
 
 def clock_text(runs: Sequence[Run]) -> str:

@@ -1,4 +1,4 @@
-"""Say at which value of a key one contender overtakes another, with an interval over seeds, in a sentence and a table.
+"""Show where one contender overtakes another along a key: figure and table.
 
 The crossing of each seed lies between two values of the key. The interval is that of the median over seeds, its low end
 from the lower and its high end from the upper of the two values, so that it holds whatever lies between them."""
@@ -6,82 +6,77 @@ from the lower and its high end from the upper of the two values, so that it hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from dsgd.record.reader import Run
-from dsgd.report.contest import Goal, goal_of, score
-from dsgd.report.contest_verdict import in_sentence
-from dsgd.report.interval import Estimate, coverage, estimate, left_out
-from dsgd.report.ratio import paired_ratio
-from dsgd.report.setting import whole_setting
+from matplotlib.figure import Figure
+
+from dsgd.record.written import write_atomically
+from dsgd.report.contest import score
+from dsgd.report.contest_table import ratio_cell
+from dsgd.report.fields import estimate_of
+from dsgd.report.ratio import PAIRED
+from dsgd.report.sentences import Overtaking, overtaking_sentence
+from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.sheet import label_decades, panels, wrapped
+from dsgd.report.style import FORMATS, annotate, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import end_s
-from dsgd.report.units import EXACT_DIGITS, in_units, quantity, unit_of
-from dsgd.safe_text import for_terminal
+from dsgd.report.units import EXACT_DIGITS, quantity
+from dsgd.safe_text import for_terminal, lines_for_terminal
 
 
-@dataclass(frozen=True)
-class Overtaking:
-    """Hold where one contender overtakes another along a key.
-
-    below, above: names of the contenders that lead at low and at high values. algos: their algorithms. bounds: of each
-    seed the two values between which its crossing lies, 0 and infinity where no value bounds it. runs: by the value of
-    the key, the pairs of runs of the two contenders, one for each seed that was run there."""
-
-    key: str
-    below: str
-    above: str
-    algos: tuple[str, str]
-    bounds: Sequence[tuple[float, float]]
-    runs: Mapping[float, Sequence[tuple[Run, Run]]]
-
-    @property
-    def value(self) -> Estimate:
-        """Return the crossing: median and interval over seeds."""
-        lows, highs = (estimate(ends) for ends in zip(*self.bounds, strict=True))
-        return Estimate(math.sqrt(lows.median * highs.median), lows.low, highs.high, len(self.bounds))
-
-    @property
-    def goal(self) -> Goal:
-        """Return what the contenders aim at."""
-        return goal_of(self.all_runs[0])
-
-    @property
-    def all_runs(self) -> list[Run]:
-        """Return the runs of all values."""
-        return [run for pairs in self.runs.values() for pair in pairs for run in pair]
-
-    def ratio(self, value: float) -> Estimate:
-        """Return the ratio of the times of `above` to those of `below` at a value of the key, paired by seed."""
-        sides = list(zip(*self.runs[value], strict=True))
-        scores = [[score(run, self.goal) for run in side] for side in sides]
-        ends = [[end_s(run) for run in side] for side in sides]
-        return paired_ratio(scores[1], scores[0], ends=ends[1], reference_ends=ends[0])
-
-
-def overtaking_sentence(overtaking: Overtaking) -> str:
-    """Return `bandwidth: gossip reaches a test accuracy of 0.9 first below 310 Mbit/s [250 Mbit/s, 400 Mbit/s], sync
-    above it`, and how sure that is."""
-    value, seeds = overtaking.value, len(overtaking.bounds)
-    low = written(overtaking.key, value.low) if value.low > 0 else "unknown"
-    high = written(overtaking.key, value.high) if math.isfinite(value.high) else "unknown"
-    sure = f"; confidence {coverage(seeds, left_out(seeds)):.0%} from {seeds} seeds" if seeds > 1 else "; one seed"
-    outside = sum(low == 0 or math.isinf(high) for low, high in overtaking.bounds)
-    unbounded = f"; {outside} of them without a crossing in the bracket" if outside else ""
-    return (
-        f"{quantity(overtaking.key, []).name}: {in_sentence(overtaking.below)} reaches {overtaking.goal.text} first "
-        "below "
-        f"{written(overtaking.key, value.median)} [{low}, {high}], {in_sentence(overtaking.above)} above "
-        f"it{sure}{unbounded}."
+def overtaking_figure(overtaking: Overtaking) -> Figure:
+    """Draw the ratio of both times against the key, a dot for each seed and value, and the crossing's interval."""
+    figure, (axes,) = panels(1)
+    style = named_styles([overtaking.algos[0]], [""], [0])[0]
+    axis = quantity(overtaking.key, [f"{value!r}" for value in overtaking.runs])
+    dots = [
+        (value / axis.size, above / other)
+        for value, pairs in overtaking.runs.items()
+        for pair in pairs
+        for other, above in [[score(run, overtaking.goal) for run in pair]]
+        if math.isfinite(above) and math.isfinite(other) and min(above, other) > 0
+    ]
+    if dots:
+        axes.plot(*zip(*sorted(dots), strict=True), linestyle="", marker="o", color=style["color"], alpha=0.5)
+    value, ends = overtaking.value, [size / axis.size for size in (min(overtaking.runs), max(overtaking.runs))]
+    axes.axhline(1.0, color="#777777", linewidth=1.0)
+    axes.axvspan(
+        max(value.low / axis.size, ends[0]),
+        min(value.high / axis.size, ends[1]),
+        color="#777777",
+        alpha=0.22,
+        linewidth=0,
+    )
+    axes.axvline(value.median / axis.size, color="#000000", linewidth=1.0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    label_decades(axes.xaxis, ends[1] / ends[0])
+    low, high = axes.get_ylim()
+    label_decades(axes.yaxis, high / low)
+    axes.set_xlabel(axis.label)
+    axes.set_ylabel(f"time of {wrapped(overtaking.above, 28)}\nover that of {wrapped(overtaking.below, 24)}")
+    return annotate(
+        figure,
+        [],
+        ["dots: seeds; line and band: the crossing, median and interval over seeds", setting_text(overtaking.all_runs)],
     )
 
 
-def written(key: str, value: float) -> str:
-    """Return a value of a key as people read it: `310 Mbit/s`."""
-    unit = unit_of(key)
-    return f"{value:.3g}" if unit is None else in_units(value, unit)
+def write_overtaking(
+    overtaking: Overtaking, stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
+) -> ReportTable:
+    """Write the sentence as `<stem>.txt`, the figure as `<stem>` in each format, and the table as `.csv`, `.md`, `.tex`
+    and `.setting.json`; returns the table to print. Raises OSError for files that cannot be written."""
+    sentence = lines_for_terminal(overtaking_sentence(overtaking))
+    write_atomically(
+        stem.with_suffix(".txt"), f"{sentence}\n{lines_for_terminal(setting_text(overtaking.all_runs))}\n".encode()
+    )
+    table = overtaking_table(overtaking, f"{sentence}\nratio: {overtaking.above} over {overtaking.below}, {PAIRED}")
+    write_figure(lambda: overtaking_figure(overtaking), stem, width, formats)
+    table.write(stem)
+    return table
 
 
 def overtaking_table(overtaking: Overtaking, caption: str = "") -> ReportTable:
@@ -94,13 +89,9 @@ def overtaking_table(overtaking: Overtaking, caption: str = "") -> ReportTable:
     csv_rows: list[list[Any]] = [[overtaking.key, "seed", *(f"{name}_s" for name in ("below", "above"))]]
     for value, pairs in sorted(overtaking.runs.items()):
         sides = list(zip(*pairs, strict=True))
-        times = [
-            estimate([score(run, overtaking.goal) for run in side], censored=[end_s(run) for run in side])
-            for side in sides
-        ]
-        ratio = overtaking.ratio(value)
+        times = [estimate_of(side, "time_to_target_s") for side in sides]
         text = f"{value:.{EXACT_DIGITS}g}"
-        rows.append([text, len(pairs), *times, "undecided" if math.isnan(ratio.median) else ratio])
+        rows.append([text, len(pairs), *times, ratio_cell(overtaking.ratio(value))])
         for pair in pairs:
             csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run, overtaking.goal)) for run in pair)])
     return ReportTable(headings, frozenset({overtaking.key}), rows, csv_rows, caption, whole=_whole(overtaking))

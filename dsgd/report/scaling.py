@@ -1,4 +1,4 @@
-"""Draw time to target, speed-up and efficiency against the number of nodes.
+"""Draw time to target, speed-up and efficiency against the number of nodes; compute the speed-ups of all figures.
 
 Efficiency is the speed-up for each node that was added: 1 where twice the nodes take half the time to the target."""
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,78 +20,86 @@ from dsgd.record.reader import Run
 from dsgd.report.censored import NOTE, bound_of, draw_limits
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
-from dsgd.report.fields import field_value
-from dsgd.report.interval import Estimate, estimate, interval_note
-from dsgd.report.labels import Series, goal_text, series
-from dsgd.report.ratio import PAIRED, time_ratio
+from dsgd.report.fields import CENSORED, estimate_of, field_value, is_rate, is_time
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, interval_note
+from dsgd.report.labels import Series, differing_keys, flatten, goal_text, series
+from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
+from dsgd.report.selection import find_key, in_order
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import is_log, label_decades, panels
-from dsgd.report.style import NoData, curve_styles, drawing, finish, plot_band, save
+from dsgd.report.sheet import is_log, panels, scale_log
+from dsgd.report.style import FORMATS, NoData, curve_styles, finish, plot_band, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import end_s, time_to_target_s
 from dsgd.safe_text import for_terminal
 
-_GAP = Estimate(math.nan, math.nan, math.nan, 0)  # in a line
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """One algorithm and configuration over node counts. runs: node count (ascending): its runs that have ended."""
-
-    series: Series
-    runs: dict[int, list[Run]]
-
-    @property
-    def label(self) -> str:
-        """Return what tells it from the others."""
-        return self.series.label
-
-    @property
-    def times(self) -> dict[int, Estimate]:
-        """Return the time to target by the node count."""
-        return {
-            nodes: estimate([field_value(run, "time_to_target_s") for run in runs], censored=list(map(end_s, runs)))
-            for nodes, runs in self.runs.items()
-        }
-
-    @property
-    def missed(self) -> list[int]:
-        """Return the node counts at which some run did not reach the target."""
-        return [nodes for nodes, runs in self.runs.items() if any(time_to_target_s(run) is None for run in runs)]
+TIME = "time_to_target_s"
+ByNodes = Mapping[int, Estimate]
 
 
 @dataclass(frozen=True)
 class Base:
-    """Hold what all speed-ups of a figure are relative to. seconds: median time to target over seeds."""
+    """Hold what speed-ups are relative to, one configuration. label: `gossip on 4 nodes`. runs: those with a value.
+
+    nodes: of the runs, where speed-ups are drawn against nodes."""
 
     label: str
-    nodes: int
-    seconds: float
+    nodes: int = 0
     runs: Sequence[Run] = field(default=(), compare=False)
 
-    @property
-    def text(self) -> str:
-        """Return `gossip on 4 nodes`."""
-        return f"{self.label} on {self.nodes} node{'s' * (self.nodes != 1)}"
+
+def speed_up(base: Base, runs: Sequence[Run], name: str = TIME) -> Estimate:
+    """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round.
+
+    name: of the field that is compared."""
+    pairs = [pair for pair in by_seed(runs, base.runs) if not any(math.isnan(field_value(run, name)) for run in pair)]
+    if not pairs:
+        return NOTHING
+    values, references = ([field_value(pair[i], name) for pair in pairs] for i in (0, 1))
+    if is_rate(name):
+        return paired_ratio(values, references)
+    ends, base_ends = ([end_s(pair[i]) if name in CENSORED else math.inf for pair in pairs] for i in (0, 1))
+    return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
 
 
-def speed_up_base(gathered: Sequence[Scaling]) -> Base:
+def named_base(runs: Sequence[Run], text: str, name: str) -> Base:
+    """Return the base that `algo=sync,nodes=1` names. Raises ValueError unless it is one configuration with values."""
+    if not is_time(name) and not is_rate(name):
+        raise ValueError(f"--base needs a time or a rate as --y (step_s, samples_per_s, ...), got {name}")
+    flats = flatten(runs)
+    chosen = list(range(len(runs)))
+    for part in text.split(","):
+        short, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"--base must be KEY=VALUE, separated by commas, got {part!r}")
+        key = find_key(runs, short, "--base")
+        values = in_order(flat[key] for flat in flats)
+        if value not in values:
+            raise ValueError(f"--base {short} must be of {', '.join(values)}, got {value!r}")
+        chosen = [i for i in chosen if flats[i][key] == value]
+    if not chosen:
+        raise ValueError(f"--base {text}: no run has all of these")
+    if differing := differing_keys([flats[i] for i in chosen]):
+        raise ValueError(f"--base must name one configuration, got {text}: its runs differ in {', '.join(differing)}")
+    known = [runs[i] for i in chosen if not math.isnan(field_value(runs[i], name))]
+    if not any(0 < field_value(run, name) < math.inf for run in known):
+        raise ValueError(f"--base {text}: no run has {name}")
+    return Base(text.replace(",", ", "), runs=known)
+
+
+def soonest_base(gathered: Sequence[Series]) -> Base:
     """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
 
     Raises NoData if nothing reached its target there."""
-    nodes = min(count for scaling in gathered for count in scaling.runs)
-    times = {scaling.label: scaling.times.get(nodes) for scaling in gathered}
-    at_base = [
-        Base(scaling.label, nodes, time.median, scaling.runs[nodes])
-        for scaling in gathered
-        if (time := times[scaling.label]) is not None and math.isfinite(time.median)
-    ]
-    if not at_base:
+    nodes = min(count for line in gathered for count in line.by_nodes)
+    at_base = [(estimate_of(line.by_nodes[nodes], TIME).median, line) for line in gathered if nodes in line.by_nodes]
+    reached = [timed for timed in at_base if math.isfinite(timed[0])]
+    if not reached:
         raise NoData(f"no run on the smallest number of nodes, {nodes}, reached its target")
-    return min(at_base, key=lambda base: base.seconds)
+    _, soonest = min(reached, key=lambda timed: timed[0])
+    return Base(f"{soonest.label} on {nodes} node{'s' * (nodes != 1)}", nodes, soonest.by_nodes[nodes])
 
 
-def scalings(runs: Sequence[Run]) -> list[Scaling]:
+def scalings(runs: Sequence[Run]) -> list[Series]:
     """Gather the runs with a target by what differs apart from node count and seed.
 
     Raises NoData unless there are two node counts with a target, one of them reached."""
@@ -99,63 +107,123 @@ def scalings(runs: Sequence[Run]) -> list[Scaling]:
     counts = {run.nodes for run in aimed}
     if len(counts) < 2:
         raise NoData("no run has a target" if not counts else f"all runs with a target have nodes={counts.pop()}")
-    gathered = []
-    for line in series(aimed, apart_from=("nodes",)):
-        by_nodes: dict[int, list[Run]] = {}
-        for run in sorted(line.runs, key=lambda run: run.nodes or 0):
-            if run.status != "running":
-                by_nodes.setdefault(run.nodes or 0, []).append(run)
-        gathered.append(Scaling(line, by_nodes))
     if not any(time_to_target_s(run) is not None for run in aimed):
         raise NoData("no run reached its target")
-    return gathered
+    return series(aimed, apart_from=("nodes",))
+
+
+def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
+    """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
+    gathered: dict[str, dict[int, Contender]] = {}
+    for contender in sorted(contenders, key=lambda contender: contender.nodes):
+        name = for_terminal(contender.name.removesuffix(f", {contender.nodes} nodes"))
+        gathered.setdefault(name, {})[contender.nodes] = contender
+    return [
+        Series(name, [run for contender in by_nodes.values() for run in contender.runs])
+        for name, by_nodes in gathered.items()
+        if len(by_nodes) > 1
+    ]
 
 
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
     gathered = scalings(runs)
     figure, (axes,) = panels(1)
-    handles, notes = draw_by_nodes(axes, gathered, [scaling.times for scaling in gathered], " s")
+    handles, notes = _draw_by_nodes(axes, gathered, list(map(times, gathered)), " s")
     axes.set_ylabel(f"{time_label(runs)}\nto {goal_text(runs)}")
     ends = [axes.dataLim.y0, axes.dataLim.y1]
-    if is_log("y", ends):
-        axes.set_yscale("log")
-        label_decades(axes.yaxis, ends[1] / ends[0])
-    else:
+    if not scale_log(axes, "y", ends):
         axes.set_ylim(0, 1.08 * ends[1] or 1.0)
     return finish(figure, runs, handles, notes)
 
 
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the speed-up of all over one base, that of `speed_up_base`, and linear speed-up: the time of the base over
+    """Draw the speed-up of all over one base, that of `soonest_base`, and linear speed-up: the time of the base over
     that of the run, paired by seed. Raises NoData."""
     gathered = scalings(runs)
     base, ratios = speed_ups(gathered)
     figure, (axes,) = panels(1)
-    handles, notes = draw_speed_ups(axes, gathered, base, ratios)
+    handles, notes = _draw_speed_ups(axes, gathered, base, ratios)
     return finish(figure, runs, handles, notes)
 
 
-def speed_ups(gathered: Sequence[Scaling]) -> tuple[Base, list[dict[int, Estimate]]]:
+def scaling_figure(gathered: Sequence[Series]) -> Figure:
+    """Draw speed-up and efficiency against nodes, one line for each contender. Raises NoData."""
+    base, ratios = speed_ups(gathered)
+    figure, (left, right) = panels(2)
+    handles, notes = _draw_speed_ups(left, gathered, base, ratios)
+    _draw_by_nodes(right, gathered, [efficiencies(base, each) for each in ratios])
+    right.axhline(1.0, color="#777777", linewidth=1.0, zorder=1.5)
+    right.set_ylim(bottom=0)
+    right.yaxis.set_major_formatter(PercentFormatter(1.0))
+    right.set_ylabel("efficiency")
+    runs = [run for line in gathered for run in line.runs]
+    return finish(figure, runs, handles, [*notes, f"efficiency: speed-up over times as many nodes as {base.nodes}"])
+
+
+def scaling_table(gathered: Sequence[Series]) -> ReportTable:
+    """Return a row for each contender and number of nodes. Raises NoData."""
+    base, ratios = speed_ups(gathered)
+    heads = ["contender", "nodes", "time to target (s)", "speed-up", "efficiency"]
+    rows: list[list[Cell]] = []
+    for line, ratio in zip(gathered, ratios, strict=True):
+        seconds, shares = times(line), efficiencies(base, ratio)
+        rows += [[line.label, nodes, seconds[nodes], ratio[nodes], shares[nodes]] for nodes in line.by_nodes]
+    csv_rows = [["contender", "nodes", "time_to_target_s", "speed_up", "efficiency"]]
+    csv_rows += [[*row[:2], *(exact(cell.median) for cell in row[2:] if isinstance(cell, Estimate))] for row in rows]
+    runs = [run for line in gathered for run in line.runs]
+    notes = [f"speed-up: over {base.label}, {PAIRED}", f"efficiency: speed-up × {base.nodes} / nodes"]
+    caption = "\n".join([*notes, setting_text(runs)])
+    return ReportTable(heads, frozenset({"contender"}), rows, csv_rows, caption, whole=whole_setting(runs))
+
+
+def write_scaling(
+    gathered: Sequence[Series], stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
+) -> ReportTable:
+    """Write the figure as `<stem>` in each format, and the files of the table; returns the table to print.
+
+    Raises NoData before anything is written, OSError for files that cannot be written."""
+    table = scaling_table(gathered)
+    write_figure(lambda: scaling_figure(gathered), stem, width, formats)
+    table.write(stem)
+    return table
+
+
+def times(line: Series) -> ByNodes:
+    """Return the time to target by the node count."""
+    return {nodes: estimate_of(runs, TIME) for nodes, runs in line.by_nodes.items()}
+
+
+def speed_ups(gathered: Sequence[Series]) -> tuple[Base, list[ByNodes]]:
     """Return the base and the speed-ups of each line over it, by the node count. Raises NoData."""
-    if len({run.clock for scaling in gathered for runs in scaling.runs.values() for run in runs} - {None}) > 1:
+    if len({run.clock for line in gathered for runs in line.by_nodes.values() for run in runs} - {None}) > 1:
         raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
-    base = speed_up_base(gathered)
-    ratios = [{nodes: time_ratio(base.runs, each) for nodes, each in scaling.runs.items()} for scaling in gathered]
+    base = soonest_base(gathered)
+    ratios = [{nodes: speed_up(base, each) for nodes, each in line.by_nodes.items()} for line in gathered]
     if not any(nodes > base.nodes and r.median > 0 for ratio in ratios for nodes, r in ratio.items()):
         raise NoData(f"no run on more than {base.nodes} nodes reached its target")
-    return base, ratios
+    return base, list(ratios)
 
 
-def draw_speed_ups(
-    axes: Axes, gathered: Sequence[Scaling], base: Base, ratios: Sequence[dict[int, Estimate]]
+def efficiencies(base: Base, ratios: ByNodes) -> ByNodes:
+    """Return the efficiency by the node count. ratios: speed-ups over the base."""
+    return {nodes: _scaled(ratio, base.nodes / nodes) for nodes, ratio in ratios.items()}
+
+
+def _scaled(value: Estimate, factor: float) -> Estimate:
+    ends = {name: getattr(value, name) * factor for name in ("median", "low", "high")}
+    limits = {name: limit and _scaled(limit, factor) for name in ("above", "below") for limit in [getattr(value, name)]}
+    return replace(value, **ends, **limits)
+
+
+def _draw_speed_ups(
+    axes: Axes, gathered: Sequence[Series], base: Base, ratios: Sequence[ByNodes]
 ) -> tuple[dict[str, Line2D], list[str]]:
     """Draw speed-ups over a base, and linear speed-up, in a panel; returns legend entries and notes."""
-    handles, notes = draw_by_nodes(axes, gathered, ratios)
-    axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.text, 28)}")
-    counts = np.array(
-        [base.nodes, max(nodes for ratio in ratios for nodes, r in ratio.items() if r.median > 0)], dtype=float
-    )
+    handles, notes = _draw_by_nodes(axes, gathered, ratios)
+    axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.label, 28)}")
+    largest = max(nodes for ratio in ratios for nodes, r in ratio.items() if r.median > 0)
+    counts = np.array([base.nodes, largest], dtype=float)
     (handles["linear"],) = axes.plot(counts, counts / base.nodes, color="#777777", linewidth=1.0, zorder=1.5)
     if is_log("y", [1.0], by_default=True):
         axes.set_yscale("log", base=2)
@@ -164,8 +232,8 @@ def draw_speed_ups(
     return handles, [*notes, f"speed-up: {PAIRED}"]
 
 
-def draw_by_nodes(
-    axes: Axes, gathered: Sequence[Scaling], values: Sequence[dict[int, Estimate]], unit: str = ""
+def _draw_by_nodes(
+    axes: Axes, gathered: Sequence[Series], values: Sequence[ByNodes], unit: str = ""
 ) -> tuple[dict[str, Line2D], list[str]]:
     """Draw values by node count, one line each, and hollow arrows for the censored ones, in a panel; returns legend
     entries and notes. unit: of the values."""
@@ -174,19 +242,17 @@ def draw_by_nodes(
     limits = []
     known = [end for value in values for point in value.values() for end in (point.median, point.high)]
     top = 1.3 * max((end for end in known if math.isfinite(end)), default=1.0)  # of an interval that has no end
-    for scaling, value, style in zip(
-        gathered, values, curve_styles([scaling.series for scaling in gathered]), strict=True
-    ):
-        points = [point if 0 < point.median < math.inf else _GAP for point in value.values()]
+    for line, value, style in zip(gathered, values, curve_styles(gathered), strict=True):
+        points = [point if 0 < point.median < math.inf else NOTHING for point in value.values()]  # a gap
         bounds = {nodes: bound for nodes, point in value.items() if (bound := bound_of(point)) is not None}
         limits += [(float(nodes), bound, style["color"]) for nodes, bound in bounds.items()]
         if (middle := np.array([point.median for point in points])).size and not np.isnan(middle).all():
             low = [point.low or np.nanmin(middle) / 3 for point in points]
             high = [min(point.high, top) for point in points]
             low, high = (low, high) if bands else (middle, middle)
-            handles[_legend(scaling)] = plot_band(axes, list(value), middle, low, high, **style)
+            handles[_legend(line)] = plot_band(axes, list(value), middle, low, high, **style)
         elif bounds:
-            handles[_legend(scaling)] = Line2D([], [], markerfacecolor="white", **style)
+            handles[_legend(line)] = Line2D([], [], markerfacecolor="white", **style)
     draw_limits(axes, limits, unit)
     counts = sorted({nodes for value in values for nodes in value})
     if is_log("x", [1.0], by_default=True):
@@ -199,83 +265,6 @@ def draw_by_nodes(
     return handles, [*notes, *[NOTE] * bool(limits)]
 
 
-def _legend(scaling: Scaling) -> str:
-    missed = ", ".join(map(str, scaling.missed))
-    return f"{scaling.label} (not reached at {missed})" if missed else scaling.label
-
-
-def contender_scalings(contenders: Sequence[Contender]) -> list[Scaling]:
-    """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
-    gathered: dict[str, dict[int, Contender]] = {}
-    for contender in sorted(contenders, key=lambda contender: contender.nodes):
-        name = for_terminal(contender.name.removesuffix(f", {contender.nodes} nodes"))
-        gathered.setdefault(name, {})[contender.nodes] = contender
-    return [
-        Scaling(
-            Series(name, [run for contender in by_nodes.values() for run in contender.runs]),
-            {nodes: list(contender.runs) for nodes, contender in by_nodes.items()},
-        )
-        for name, by_nodes in gathered.items()
-        if len(by_nodes) > 1
-    ]
-
-
-def efficiencies(base: Base, ratios: dict[int, Estimate]) -> dict[int, Estimate]:
-    """Return the efficiency by the node count. ratios: speed-ups over the base."""
-    return {nodes: _scaled(ratio, base.nodes / nodes) for nodes, ratio in ratios.items()}
-
-
-def scaling_figure(gathered: Sequence[Scaling]) -> Figure:
-    """Draw speed-up and efficiency against nodes, one line for each contender. Raises NoData."""
-    base, ratios = speed_ups(gathered)
-    figure, (left, right) = panels(2)
-    handles, notes = draw_speed_ups(left, gathered, base, ratios)
-    draw_by_nodes(right, gathered, [efficiencies(base, each) for each in ratios])
-    right.axhline(1.0, color="#777777", linewidth=1.0, zorder=1.5)
-    right.set_ylim(bottom=0)
-    right.yaxis.set_major_formatter(PercentFormatter(1.0))
-    right.set_ylabel("efficiency")
-    runs = [run for scaling in gathered for run in scaling.series.runs]
-    return finish(figure, runs, handles, [*notes, f"efficiency: speed-up over times as many nodes as {base.nodes}"])
-
-
-def scaling_table(gathered: Sequence[Scaling]) -> ReportTable:
-    """Return a row for each contender and number of nodes. Raises NoData."""
-    base, ratios = speed_ups(gathered)
-    heads = ["contender", "nodes", "time to target (s)", "speed-up", "efficiency"]
-    rows: list[list[Cell]] = []
-    for scaling, ratio in zip(gathered, ratios, strict=True):
-        times, shares = scaling.times, efficiencies(base, ratio)
-        rows += [[scaling.label, nodes, times[nodes], ratio[nodes], shares[nodes]] for nodes in scaling.runs]
-    csv_rows = [["contender", "nodes", "time_to_target_s", "speed_up", "efficiency"]]
-    csv_rows += [[*row[:2], *(exact(cell.median) for cell in row[2:] if isinstance(cell, Estimate))] for row in rows]
-    runs = [run for scaling in gathered for run in scaling.series.runs]
-    notes = [
-        f"speed-up: over {base.text}, {PAIRED}",
-        f"efficiency: speed-up × {base.nodes} / nodes",
-        setting_text(runs),
-    ]
-    return ReportTable(heads, frozenset({"contender"}), rows, csv_rows, "\n".join(notes), whole=whole_setting(runs))
-
-
-def write_scaling(
-    gathered: Sequence[Scaling], stem: Path, width: str = "wide", formats: Sequence[str] = ("png", "svg", "pdf")
-) -> ReportTable:
-    """Write the figure as `<stem>` in each format, and the files of the table; returns the table to print.
-
-    Raises NoData before anything is written, OSError for files that cannot be written."""
-    table = scaling_table(gathered)
-    with drawing(width):
-        figure = scaling_figure(gathered)
-        for kind in formats:
-            save(figure, stem.with_suffix(f".{kind}"))
-    table.write(stem)
-    return table
-
-
-def _scaled(value: Estimate, factor: float) -> Estimate:
-    ends = {name: getattr(value, name) * factor for name in ("median", "low", "high")}
-    limits = {
-        name: None if (limit := getattr(value, name)) is None else _scaled(limit, factor) for name in ("above", "below")
-    }
-    return replace(value, **ends, **limits)
+def _legend(line: Series) -> str:
+    counts = [n for n, runs in line.by_nodes.items() if any(time_to_target_s(run) is None for run in runs)]
+    return f"{line.label} (not reached at {', '.join(map(str, counts))})" if counts else line.label

@@ -1,36 +1,17 @@
-"""Choose runs and keys for a comparison: keys by their short names, the best value of a key, the base of speed-ups."""
+"""Choose runs and keys for a comparison: keys by their short names, and the best value of a key."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import CENSORED, DERIVED, field_names, field_value
-from dsgd.report.interval import CONFIDENCE, Estimate, estimate
+from dsgd.report.fields import DERIVED, field_names, field_value, is_rate, is_time
+from dsgd.report.interval import estimate
 from dsgd.report.labels import flatten
-from dsgd.report.ratio import by_seed, paired_ratio
-from dsgd.report.time_to_target import end_s
 
 _BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The runs with the best value of a key. note: how it was chosen, for the figure."""
-
-    runs: list[Run]
-    note: str
-
-
-@dataclass(frozen=True)
-class SpeedUpBase:
-    """The one configuration that speed-ups are relative to. runs: those that have the field that is drawn."""
-
-    label: str
-    runs: list[Run]
 
 
 def find_key(runs: Sequence[Run], text: str, option: str) -> str:
@@ -68,9 +49,11 @@ def check_field(runs: Sequence[Run], name: str) -> None:
     )
 
 
-def best_over(runs: Sequence[Run], key: str, field: str) -> Selection:
+def best_over(runs: Sequence[Run], key: str, field: str) -> tuple[list[Run], str]:
     """Keep, of each configuration, the value of a key with the best median of a field over seeds; of equal ones the
-    smallest. A run that ended badly loses. Raises ValueError for a field of which neither more nor less is better."""
+    smallest. A run that ended badly loses. Returns the runs, and a note on how they were chosen.
+
+    Raises ValueError for a field of which neither more nor less is better."""
     sign = _better(field)
     flats = flatten(runs)
     groups: dict[frozenset[tuple[str, str]], dict[str, list[int]]] = {}
@@ -89,60 +72,7 @@ def best_over(runs: Sequence[Run], key: str, field: str) -> Selection:
     texts = in_order(flat[key] for flat in flats)
     note = f"{key}: for each configuration the best of {', '.join(texts)} by {field}, on the seeds drawn here"
     edge = f"; at the edge of its values: {', '.join(dict.fromkeys(at_edge))}" if at_edge else ""
-    return Selection([runs[i] for i in sorted(kept)], note + edge)
-
-
-def speed_up_base(runs: Sequence[Run], text: str, field: str) -> SpeedUpBase:
-    """Return the base that `algo=sync,nodes=1` names. Raises ValueError unless it is one configuration with values."""
-    if not is_time(field) and not is_rate(field):
-        raise ValueError(f"--base needs a time or a rate as --y (step_s, samples_per_s, ...), got {field}")
-    flats = flatten(runs)
-    chosen = list(range(len(runs)))
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"--base must be KEY=VALUE, separated by commas, got {part!r}")
-        key = find_key(runs, name, "--base")
-        values = in_order(flat[key] for flat in flats)
-        if value not in values:
-            raise ValueError(f"--base {name} must be of {', '.join(values)}, got {value!r}")
-        chosen = [i for i in chosen if flats[i][key] == value]
-    if not chosen:
-        raise ValueError(f"--base {text}: no run has all of these")
-    seedless = [{name: value for name, value in flats[i].items() if name != "seed"} for i in chosen]
-    differing = sorted({key for flat in seedless for key in flat if flat[key] != seedless[0].get(key)})
-    if differing:
-        raise ValueError(f"--base must name one configuration, got {text}: its runs differ in {', '.join(differing)}")
-    known = [runs[i] for i in chosen if not math.isnan(field_value(runs[i], field))]
-    if not any(0 < field_value(run, field) < math.inf for run in known):
-        raise ValueError(f"--base {text}: no run has {field}")
-    return SpeedUpBase(text.replace(",", ", "), known)
-
-
-def speed_up(base: SpeedUpBase, field: str) -> Callable[[Sequence[Run]], Estimate]:
-    """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round."""
-
-    def ratio(runs: Sequence[Run]) -> Estimate:
-        pairs = [pair for pair in by_seed(runs, base.runs) if not math.isnan(field_value(pair[0], field))]
-        if not pairs:
-            return Estimate(math.nan, math.nan, math.nan, 0)
-        values, references = ([field_value(pair[i], field) for pair in pairs] for i in (0, 1))
-        if is_rate(field):
-            return paired_ratio(values, references)
-        ends, base_ends = ([end_s(pair[i]) if field in CENSORED else math.inf for pair in pairs] for i in (0, 1))
-        return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
-
-    return ratio
-
-
-def is_rate(field: str) -> bool:
-    """Check that a field is something per second, of which more is better."""
-    return field.endswith("_per_s")
-
-
-def is_time(field: str) -> bool:
-    """Check that a field is in seconds, of which less is better."""
-    return field.endswith("_s") and not is_rate(field)
+    return [runs[i] for i in sorted(kept)], note + edge
 
 
 def _better(field: str) -> int:

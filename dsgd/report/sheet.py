@@ -138,6 +138,15 @@ def wants_log(values: Any, span: float = DECADE) -> bool:
     return bool(len(positive) and not (array < 0).any() and positive.max() >= span * positive.min())
 
 
+def scale_log(axes: Axes, axis: str, values: Any, by_default: bool | None = None) -> bool:
+    """Make one of AXES logarithmic, and label it, if `is_log` says so; returns whether."""
+    array = np.asarray(values, dtype=float)
+    if logs := is_log(axis, array, by_default):
+        axes.set(**{f"{axis}scale": "log"})
+        label_decades(axes.xaxis if axis == "x" else axes.yaxis, float(array.max() / array[array > 0].min()))
+    return logs
+
+
 def label_decades(axis: Axis, span: float) -> None:
     """Label a logarithmic axis with plain numbers, within the decades, too, where there are few.
 

@@ -6,7 +6,7 @@ import io
 import re
 import string
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,44 +33,14 @@ from dsgd.safe_text import lines_for_terminal
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
 # An algorithm has the same colour in every figure; those of users come after ours.
 _ALGORITHMS = (
-    "sync",
-    "easgd",
-    "downpour",
-    "gossip",
-    "dpsgd",
-    "delayfree",
-    "adpsgd",
-    "diloco",
-    "localsgd",
-    "sgp",
-    "choco",
-    "relay",
-    "compressed",
-    "corrected",
-    "noloco",
-    "streaming",
-    "sparta",
-    "asyncdiloco",
-    "decoupled",
-)
+    "sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree", "adpsgd", "diloco", "localsgd", "sgp", "choco",
+    "relay", "compressed", "corrected", "noloco", "streaming", "sparta", "asyncdiloco", "decoupled",
+)  # fmt: skip
 _COLOURS = (
-    "#000000",
-    "#c77cae",
-    "#0b3c8c",
-    "#e69f1a",
-    "#b2182b",
-    "#1f8f5f",
-    "#56b4e9",
-    "#7a5230",
-    "#3c6fd8",
-    "#5b2d8e",
-    "#d55e00",
-    "#009e9e",
-    "#8a8f00",
-    "#4a4a4a",
-    "#e07a86",
-    "#9c8ad8",
-)
+    "#000000", "#c77cae", "#0b3c8c", "#e69f1a", "#b2182b", "#1f8f5f", "#56b4e9", "#7a5230", "#3c6fd8", "#5b2d8e",
+    "#d55e00", "#009e9e", "#8a8f00", "#4a4a4a", "#e07a86", "#9c8ad8",
+)  # fmt: skip
+FORMATS = ("png", "svg", "pdf")
 _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
 
@@ -214,28 +184,27 @@ def annotate(
             axes.set_title("")
     if title := textwrap.fill(common(runs), room - 4):
         figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
-    every = [note for note in (*time_notes(runs), *notes, setting_text(runs)) if note]
-    lines = [line for note in every for line in textwrap.wrap(note, int(1.15 * room) - 4)]
-    figure.set_figheight(figure.get_figheight() + 2.2 * letter * (len(lines) + title.count("\n")))
-    if lines and legend is not None:
-        legend.set_title("\n".join(lines), prop=FontProperties(size="small"))
-    elif lines:
-        figure.supxlabel("\n".join(lines), fontsize="small", color="#333333")
-    return figure
+    below = [*time_notes(runs), *notes, setting_text(runs)]
+    return _write_below(figure, legend, below, int(1.15 * room) - 4, title.count("\n"))
 
 
 def add_setting(figure: Figure, runs: Sequence[Run]) -> Figure:
     """Write the setting of some runs below a finished figure, behind its notes."""
-    letter = letter_inches()
-    lines = textwrap.wrap(setting_text(runs), int(1.15 * figure.get_figwidth() / letter) - 4)
-    figure.set_figheight(figure.get_figheight() + 2.2 * letter * len(lines))
-    if figure.legends:
-        title = figure.legends[0].get_title().get_text()
-        text = "\n".join([*([title] if title else []), *lines])
-        figure.legends[0].set_title(text, prop=FontProperties(size="small"))
-    else:
-        text = "\n".join([*([figure.get_supxlabel()] if figure.get_supxlabel() else []), *lines])
-        figure.supxlabel(text, fontsize="small", color="#333333")
+    columns = int(1.15 * figure.get_figwidth() / letter_inches()) - 4
+    return _write_below(figure, figure.legends[0] if figure.legends else None, [setting_text(runs)], columns)
+
+
+def _write_below(figure: Figure, legend: Legend | None, notes: Sequence[str], columns: int, higher: int = 0) -> Figure:
+    """Write notes below the panels, behind those that are there: as the heading of the legend, if there is one.
+
+    columns: letters of a line. higher: lines by which the figure grows besides."""
+    lines = [line for note in notes if note for line in textwrap.wrap(note, columns)]
+    figure.set_figheight(figure.get_figheight() + 2.2 * letter_inches() * (len(lines) + higher))
+    before = figure.get_supxlabel() if legend is None else legend.get_title().get_text()
+    if lines and legend is not None:
+        legend.set_title("\n".join([*[before] * bool(before), *lines]), prop=FontProperties(size="small"))
+    elif lines:
+        figure.supxlabel("\n".join([*[before] * bool(before), *lines]), fontsize="small", color="#333333")
     return figure
 
 
@@ -283,3 +252,21 @@ def save(figure: Figure, path: Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=kind, metadata=_METADATA[kind])
     write_atomically(path, drawn.getvalue())
+
+
+def write_figure(
+    make: Callable[[], Figure],
+    stem: Path,
+    width: str = "wide",
+    formats: Sequence[str] = FORMATS,
+    log: Collection[str] | None = None,
+) -> list[Path]:
+    """Draw a figure and write it as `<stem>.<format>` in each format; returns the paths. width, log: of `drawing`.
+
+    Raises NoData before anything is written, OSError for files that cannot be written."""
+    with drawing(width, log):
+        figure = make()
+        paths = [stem.parent / f"{stem.name}.{kind}" for kind in formats]
+        for path in paths:
+            save(figure, path)
+    return paths

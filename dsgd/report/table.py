@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import CENSORED, DERIVED, field_value
+from dsgd.report.fields import DERIVED, estimate_of, field_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import end_s, rule_text
+from dsgd.report.time_to_target import rule_text
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 
@@ -90,14 +90,10 @@ def _resolution(runs: Sequence[Run]) -> str:
 
 
 def _cell(group: Series, field: str, factor: float) -> Any:
-    values = [factor * field_value(run, field) for run in group.runs]
-    if field == "time_to_target_s" and any(
-        run.status == "running" and run.target is not None and math.isnan(value)
-        for run, value in zip(group.runs, values, strict=True)
-    ):
+    aims = [run for run in group.runs if run.status == "running" and run.target is not None]
+    if field == "time_to_target_s" and any(math.isnan(field_value(run, field)) for run in aims):
         return NOT_YET
-    ends = [factor * end_s(run) for run in group.runs] if field in CENSORED else None
-    return estimate(values, censored=ends)
+    return estimate_of(group.runs, field, factor)
 
 
 def _status(runs: Sequence[Run]) -> str:

@@ -20,12 +20,12 @@ from matplotlib.patches import Rectangle
 from dsgd.record.reader import Run
 from dsgd.report.censored import Bound, bound_of
 from dsgd.report.contest import Contest
-from dsgd.report.interval import Estimate
+from dsgd.report.interval import NOTHING, Estimate
 from dsgd.report.ratio import PAIRED
 from dsgd.report.selection import in_order
 from dsgd.report.setting import setting_text, value_text, whole_setting
 from dsgd.report.sheet import WIDTHS, panels, wrapped
-from dsgd.report.style import add_legend, annotate, drawing, named_styles, save
+from dsgd.report.style import FORMATS, add_legend, annotate, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import quantity
 
@@ -78,7 +78,7 @@ def map_cell(values: Mapping[str, Any], contest: Contest, derived: Collection[st
     if math.isinf(first.score.median):
         bounds = [bound for standing in contest.standings if (bound := bound_of(standing.score)) is not None]
         soonest = min(bounds, key=lambda bound: bound.limit, default=None)
-        return MapCell(values, "", "", Estimate(math.nan, math.nan, math.nan, 0), not derived, soonest, by_cost)
+        return MapCell(values, "", "", NOTHING, not derived, soonest, by_cost)
     rivals = ([standing for standing in others if not standing.behind] or others)[:1]
     ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, contest.seeds)
     measured = not any(standing.name in derived for standing in [first, *rivals])
@@ -139,7 +139,7 @@ def write_map(
     cells: Sequence[MapCell],
     stem: Path,
     width: str = "wide",
-    formats: Sequence[str] = ("png", "svg", "pdf"),
+    formats: Sequence[str] = FORMATS,
     notes: Sequence[str] = (),
     runs: Sequence[Run] = (),
 ) -> ReportTable:
@@ -150,10 +150,7 @@ def write_map(
     written."""
     notes = [*notes, *([setting_text(runs)] if runs else [])]
     table = replace(map_table(cells, "\n".join([*_notes(cells), *notes])), whole=whole_setting(runs))
-    with drawing(width):
-        figure = map_figure(cells, notes)
-        for kind in formats:
-            save(figure, stem.with_suffix(f".{kind}"))
+    write_figure(lambda: map_figure(cells, notes), stem, width, formats)
     table.write(stem)
     return table
 

@@ -38,7 +38,7 @@ def medians(found: Comparison) -> dict[str, list[tuple[str, float]]]:
     """Line: (x, median) of its points, of a comparison with one panel."""
     (panel,) = found.panels
     return {
-        one.label: [(point.x, round(point.value.median, 9)) for point in points]
+        one.label: [(x, round(value.median, 9)) for x, value in points.items()]
         for one, points in zip(panel.lines, panel.points, strict=True)
     }
 
@@ -47,7 +47,7 @@ def test_a_field_over_a_key_has_a_line_per_configuration_and_a_point_per_value(g
     found = compare(grid, "test_error", "nodes")
     assert medians(found)["sync, lr=0.1"] == [("2", 0.11), ("4", 0.11), ("32", 0.11)]
     assert medians(found)["gossip, lr=0.2"] == [("2", 0.105), ("4", 0.105), ("32", 0.105)]
-    assert all(len(point.runs) == 3 for point in found.panels[0].points[0])
+    assert all(value.count == 3 for value in found.panels[0].points[0].values())
     (panel, other) = compare(grid, "test_error", "nodes", panels="lr").panels
     assert (panel.title, other.title) == ("lr=0.1", "lr=0.2")
     assert [one.label for one in panel.lines] == [one.label for one in other.lines] == ["gossip", "sync"]
@@ -72,7 +72,7 @@ def test_a_speed_up_is_over_one_base_seed_by_seed(grid: list[Run], tmp_path: Pat
     runs = [run for run in find_runs([tmp_path]) if run.setting("optimizer.lr") == 0.1]
     found = compare(runs, "time_s", "nodes", base="algo=sync,nodes=2")
     assert medians(found) == {"sync": [("2", 1), ("4", 2), ("32", 16)], "gossip": [("2", 1), ("4", 2), ("32", 16)]}
-    assert [point.value.high for point in found.panels[0].points[0]] == [2, 4, 32]
+    assert [value.high for value in found.panels[0].points[0].values()] == [2, 4, 32]
     assert found.label.endswith("speed-up over algo=sync, nodes=2")
     rate = compare(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
     assert medians(rate)["gossip"] == [("2", 1), ("4", 2), ("32", 16)]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.report.contest import contest
-from dsgd.report.contest_verdict import contest_verdict, in_sentence, listed, times
 from dsgd.report.interval import Estimate
+from dsgd.report.sentences import contest_verdict, in_sentence, listed, times
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
 

@@ -6,8 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from dsgd.report.overtaking import Overtaking, overtaking_sentence
-from dsgd.report.overtaking_figure import write_overtaking
+from dsgd.report.overtaking import Overtaking, overtaking_sentence, write_overtaking
 from tests.support.contenders import run_reaching
 
 

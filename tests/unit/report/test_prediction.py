@@ -13,8 +13,8 @@ from dsgd.record.reader import find_runs
 from dsgd.report.figures import predicted_figure
 from dsgd.report.prediction import Pair, pairs, pairs_table, step_s
 from dsgd.report.scaling import scalings
+from dsgd.report.sentences import verdict
 from dsgd.report.style import NoData
-from dsgd.report.summary_verdict import verdict
 from tests.support.each_row import each_row
 from tests.support.records import reach, rewrite, write_record
 
@@ -150,7 +150,7 @@ def test_wall_and_virtual_time_are_no_one_curve_over_node_counts(tmp_path: Path)
     write_run(tmp_path / "b", "sync", 10.0, True, nodes=4)
     for folder in ("a", "b"):
         reach(tmp_path / folder, 3.0)
-    assert [(one.label, list(one.runs)) for one in scalings(find_runs([tmp_path]))] == [
+    assert [(one.label, list(one.by_nodes)) for one in scalings(find_runs([tmp_path]))] == [
         ("engine=sim", [1]),
         ("engine=dist", [4]),
     ]

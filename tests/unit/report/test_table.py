@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import field_value, mark_value
-from dsgd.report.summary_verdict import verdict
+from dsgd.report.sentences import verdict
 from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.table_layout import shown
 from dsgd.report.time_to_target import target_crossing, time_to_target_s
