@@ -80,11 +80,12 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     contest_table(standings, prices).print(table_console())
     print(f"\n{verdict}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
-        from dsgd.report.page import PageCurves, write_page
+        from dsgd.record.written import write_atomically
+        from dsgd.report.page import PageCurves, page_text
 
         figures = page_figures(result.contenders, log, deciding)
         curves = PageCurves(contender_series(standings), contender_styles(standings))
-        write_page(standings.runs, Path(html), verdict, figures, curves=curves)
+        write_atomically(Path(html), page_text(standings.runs, verdict, figures, curves).encode())
         print(f"page: {html}")
 
 

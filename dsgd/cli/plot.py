@@ -169,11 +169,12 @@ def _read(paths: Sequence[str]) -> list[Run]:
 def _write_page(paths: Sequence[str], file: Path) -> int:
     runs = _read(paths)
 
-    from dsgd.report.page import write_page
+    from dsgd.record.written import write_atomically
+    from dsgd.report.page import page_text
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_page(runs, file)
+        write_atomically(file, page_text(runs).encode())
     except OSError as error:
         raise ValueError(f"--html must be a file that can be written, got {file} ({error.strerror})") from error
     print(for_terminal(str(file)))

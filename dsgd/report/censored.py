@@ -69,11 +69,5 @@ def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: st
         style = {"color": colour, "markersize": size, "zorder": 4 - 0.1 * nested}
         draw_censored(axes, x, bound.limit, _TOWARDS[bound.sign], **style)
         if not nested:
-            axes.annotate(
-                bound.text(unit),
-                (x, bound.limit),
-                (0, 1.4 * points),
-                textcoords="offset points",
-                ha="center",
-                fontsize="small",
-            )
+            look = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
+            axes.annotate(bound.text(unit), (x, bound.limit), (0, 1.4 * points), **look)

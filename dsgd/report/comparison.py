@@ -21,7 +21,7 @@ from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import MANY, draw_field, has_data, x_axis
 from dsgd.report.fields import LABELS, estimate_of, is_rate
 from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.labels import Flat, Series, clock_text, differing_keys, flatten, gather, label, series, time_notes
+from dsgd.report.labels import Flat, Series, clock_text, differing_keys, flatten, gather, labelled, series, time_notes
 from dsgd.report.ratio import PAIRED
 from dsgd.report.scaling import named_base, speed_up
 from dsgd.report.selection import best_over, find_key, in_order
@@ -137,9 +137,7 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
     if not keys:
         return series(runs, apart_from=apart_from)
     flats = [{key: flat[key] for key in keys} for flat in flatten(runs)]
-    gathered = gather(zip(runs, flats, strict=True))
-    names = label([flat for flat, _ in gathered])
-    return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(names, gathered, strict=True)]
+    return labelled(gather(zip(runs, flats, strict=True)))
 
 
 def _points(

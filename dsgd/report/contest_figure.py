@@ -80,10 +80,8 @@ def _field(contest: Contest) -> str | None:
 
 def _draw_curves(axes: Axes, contest: Contest, field: str) -> dict[str, Artist]:
     """Draw the curves of all contenders in one panel; returns the entries of a legend."""
-    handles: dict[str, Artist] = {}
-    handles |= draw_field(
-        axes, contender_series(contest), x_axis("time", contest.runs), field, contender_styles(contest)
-    )
+    axis = x_axis("time", contest.runs)
+    handles: dict[str, Artist] = {**draw_field(axes, contender_series(contest), axis, field, contender_styles(contest))}
     if contest.goal.metric == "loss" and (level := contest.goal.level) is not None:
         handles[f"target {level:g}"] = axes.axhline(level, **_TARGET)
     _scale_time(axes, contest)
@@ -122,10 +120,7 @@ def contender_styles(contest: Contest) -> list[dict[str, Any]]:
     """Return a style for each contender, in their order: the colour is its algorithm's, the line style belongs to its
     number of nodes, and where all have the same to its options."""
     contenders = [standing.contender for standing in contest.standings]
-    algorithms, options = (
-        [contender.algo for contender in contenders],
-        [_options(contender) for contender in contenders],
-    )
+    algorithms, options = [contender.algo for contender in contenders], list(map(_options, contenders))
     lines = [contender.nodes for contender in contenders]
     if len({*lines}) == 1:
         pairs = sorted({*zip(algorithms, options, strict=True)})
@@ -177,15 +172,9 @@ def _draw_scores(axes: Axes, contest: Contest) -> None:
         bound = _bound(contest, standing)
         _draw_row(axes, row, standing, style, edge if bound is None else bound.limit)
         if standing.missed:
+            text, look = _missed(standing, bound, contest.unit), {"color": style["color"], "fontsize": "small"}
             at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-            axes.annotate(
-                _missed(standing, bound, contest.unit),
-                (1, row),
-                (7, 0),
-                color=style["color"],
-                fontsize="small",
-                **at_edge,
-            )
+            axes.annotate(text, (1, row), (7, 0), **look, **at_edge)
     name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in contest.standings])
     timed = contest.goal.level is not None
     label = time_label(contest.runs) if contest.prices is None else f"cost ({contest.prices.text})"

@@ -17,7 +17,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.sheet import is_log, label_decades, letter_inches, panels, wrapped
+from dsgd.report.sheet import letter_inches, panels, scale_log, wrapped
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
@@ -164,13 +164,13 @@ def draw_median_curves(
         low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
         if focus is None and len(curves) >= MANY:
             low, high = median, median
-        handles[_legend(gathered[i])] = plot_band(axes, x, median, low, high, markevery=every, **styles[i])
+        handles[gathered[i].label + status_note(gathered[i].runs)] = plot_band(
+            axes, x, median, low, high, markevery=every, **styles[i]
+        )
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
     times = np.concatenate([curve.x for curve in curves.values()]) if curves else np.array([])
-    if is_log("x", times, by_default=False):
-        axes.set_xscale("log")
-        label_decades(axes.xaxis, float(times.max() / times[times > 0].min()))
+    scale_log(axes, "x", times, by_default=False)
     axes.set_xlabel(wrapped(axis.label, 28))
     axes.set_ylabel(LABELS.get(field, field), parse_math=True)
     targets = {(run.target_field, run.target) for group in gathered for run in group.runs}
@@ -179,15 +179,6 @@ def draw_median_curves(
         if aimed == field and target is not None:
             handles[f"target {target:g}"] = axes.axhline(target, color="#777777", linewidth=1.0, linestyle=(0, (2, 2)))
     return handles
-
-
-def _legend(group: Series) -> str:
-    return group.label + status_note(group.runs)
-
-
-def _by_default(field: str) -> bool | None:
-    """Return whether a field has a logarithmic axis; None: if its values span a decade."""
-    return True if field.endswith("error") else False if "accuracy" in field else None
 
 
 def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field: str) -> tuple[float, float]:
@@ -202,15 +193,15 @@ def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field:
         return -np.inf, np.inf
     ranges = {i: np.concatenate([curve.low, curve.high]) for i, curve in curves.items()}
     shown = np.concatenate([values for i, values in ranges.items() if i not in diverged] or list(ranges.values()))
-    if logarithmic := is_log("y", shown, _by_default(field)):
-        axes.set_yscale("log")
-        label_decades(axes.yaxis, float(shown.max() / shown[shown > 0].min()))
+    by_default = True if field.endswith("error") else False if "accuracy" in field else None
+    logarithmic = scale_log(axes, "y", shown, by_default)
+    floor = 0.0 if logarithmic else -np.inf
     low, high = shown[shown > 0].min() if logarithmic else shown.min(), shown.max()
     if max(values.max() for values in ranges.values()) > high:
         room = 0.1 * (high - low) or abs(high) or 1.0
         axes.set_ylim(*((low / 1.5, 3 * high) if logarithmic else (low - room, high + 3 * room)))
-        return (0.0 if logarithmic else -np.inf), 100 * high if logarithmic else high + 100 * room
-    return (0.0 if logarithmic else -np.inf), np.inf
+        return floor, 100 * high if logarithmic else high + 100 * room
+    return floor, np.inf
 
 
 COLUMNS = 3

@@ -14,8 +14,9 @@ from matplotlib.patches import Rectangle
 
 from dsgd.record.reader import Run, number
 from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes, x_axis
+from dsgd.report.interval import estimate
 from dsgd.report.labels import Series, series
-from dsgd.report.prediction import Pair, pairs, why_no_pair
+from dsgd.report.prediction import Pair, median_step_s, pairs, step_s, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
 from dsgd.report.sheet import name_bars, panels
 from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, save
@@ -94,7 +95,7 @@ def idle_figure(runs: Sequence[Run]) -> Figure:
     gathered = series(runs)
     figure, (axes,) = panels(1)
     _draw_idle(axes, gathered)
-    return annotate(figure, runs, _medians(gathered))
+    return annotate(figure, runs, ["medians over seeds"] * any(len(group.runs) > 1 for group in gathered))
 
 
 def predicted_figure(runs: Sequence[Run]) -> Figure:
@@ -113,7 +114,7 @@ def predicted_figure(runs: Sequence[Run]) -> Figure:
         name_bars(panel, [pair.algorithm + (f", nodes={pair.nodes}" if several else "") for pair in shown])
         panel.set_title(cluster, fontsize="medium")
     figure.set_figheight(max(figure.get_figheight(), 0.5 * max(map(len, panel_pairs.values())) + 1.4))
-    repeated = any(len(timing.steps_s) > 1 for pair in compared for timing in (pair.measured, pair.predicted))
+    repeated = any(len(runs) > 1 for pair in compared for runs in (pair.measured, pair.predicted))
     notes = ["bars: medians; lines: smallest to largest of several runs"] * repeated
     return finish(figure, runs, handles, notes)
 
@@ -124,20 +125,18 @@ def _draw_pairs(axes: Axes, shown: Sequence[Pair]) -> dict[str, Artist]:
     measured = predicted = band = Rectangle((0, 0), 0, 0)
     for row, pair in enumerate(shown):
         above, below = row - height / 2, row + height / 2
-        measured_ms, predicted_ms = 1e3 * pair.measured.step_s, 1e3 * pair.predicted.step_s
-        (band,) = axes.barh(
-            below, 2 * CLOSE * measured_ms, left=(1 - CLOSE) * measured_ms, height=height, color="#f3d9a4"
-        )
-        (measured,) = axes.barh(above, measured_ms, height=height, facecolor=edge, edgecolor=edge, linewidth=0.8)
-        (predicted,) = axes.barh(
-            below, predicted_ms, height=height, facecolor="none", edgecolor=edge, hatch="////", linewidth=0.8
-        )
-        ends_ms = [1e3 * time for timing in (pair.measured, pair.predicted) for time in timing.steps_s]
-        for y, timing in ((above, pair.measured), (below, pair.predicted)):
-            if len(timing.steps_s) > 1:
-                range_ms = [1e3 * min(timing.steps_s), 1e3 * max(timing.steps_s)]
-                axes.plot(range_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
-        axes.text(max(*ends_ms, (1 + CLOSE) * measured_ms), row, f" {pair.ratio:.2f}", va="center", fontsize="small")
+        measured_ms, predicted_ms = 1e3 * median_step_s(pair.measured), 1e3 * median_step_s(pair.predicted)
+        left, look = (1 - CLOSE) * measured_ms, {"height": height, "edgecolor": edge, "linewidth": 0.8}
+        (band,) = axes.barh(below, 2 * CLOSE * measured_ms, left=left, height=height, color="#f3d9a4")
+        (measured,) = axes.barh(above, measured_ms, facecolor=edge, **look)
+        (predicted,) = axes.barh(below, predicted_ms, facecolor="none", hatch="////", **look)
+        right = (1 + CLOSE) * measured_ms
+        for y, runs in ((above, pair.measured), (below, pair.predicted)):
+            ends_ms = [1e3 * min(map(step_s, runs)), 1e3 * max(map(step_s, runs))]
+            right = max(right, *ends_ms)
+            if len(runs) > 1:
+                axes.plot(ends_ms, [y, y], color="#000000", linewidth=1.2, marker="|", markersize=5)
+        axes.text(right, row, f" {pair.ratio:.2f}", va="center", fontsize="small")
     axes.set_xlim(0, 1.2 * axes.dataLim.x1)
     axes.set_xlabel("time of a step (ms)\nnumbers: predicted / measured")
     return {"measured": measured, "predicted": predicted, f"measured ± {CLOSE:.0%}": band}
@@ -166,11 +165,6 @@ def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
 
 
-def _medians(gathered: Sequence[Series]) -> list[str]:
-    return ["medians over seeds"] * any(len(group.runs) > 1 for group in gathered)
-
-
 def _percent(runs: Sequence[Run], field: str) -> float:
     """Return the median of a share over the runs that have it, in per cent; NaN if none has."""
-    known = [value for value in (number(run.final(field)) for run in runs) if not np.isnan(value)]
-    return 100 * float(np.median(known)) if known else np.nan
+    return 100 * estimate([number(run.final(field)) for run in runs]).median

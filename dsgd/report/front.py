@@ -92,11 +92,7 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
 
 
 def write_front(
-    contenders: Sequence[Contender],
-    prices: Prices,
-    stem: Path,
-    width: str = "wide",
-    formats: Sequence[str] = FORMATS,
+    contenders: Sequence[Contender], prices: Prices, stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
 ) -> str:
     """Write the figure as `<stem>` in each format and the sentence as `<stem>.txt`; returns the sentence. Raises NoData
     before anything is written, OSError for files that cannot be written."""

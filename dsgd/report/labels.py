@@ -54,6 +54,11 @@ def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series
     gathered = gather(zip(runs, seedless, strict=True))
     if not apart_from and all(len(group) == 1 for _, group in gathered):
         gathered = gather(zip(runs, flats, strict=True))
+    return labelled(gathered)
+
+
+def labelled(gathered: Sequence[tuple[Flat, list[Run]]]) -> list[Series]:
+    """Return the series of gathered runs, labelled by what differs between their configurations."""
     labels = label([flat for flat, _ in gathered])
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(labels, gathered, strict=True)]
 

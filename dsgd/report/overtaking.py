@@ -42,13 +42,8 @@ def overtaking_figure(overtaking: Overtaking) -> Figure:
         axes.plot(*zip(*sorted(dots), strict=True), linestyle="", marker="o", color=style["color"], alpha=0.5)
     value, ends = overtaking.value, [size / axis.size for size in (min(overtaking.runs), max(overtaking.runs))]
     axes.axhline(1.0, color="#777777", linewidth=1.0)
-    axes.axvspan(
-        max(value.low / axis.size, ends[0]),
-        min(value.high / axis.size, ends[1]),
-        color="#777777",
-        alpha=0.22,
-        linewidth=0,
-    )
+    low, high = max(value.low / axis.size, ends[0]), min(value.high / axis.size, ends[1])
+    axes.axvspan(low, high, color="#777777", alpha=0.22, linewidth=0)
     axes.axvline(value.median / axis.size, color="#000000", linewidth=1.0)
     axes.set_xscale("log")
     axes.set_yscale("log")

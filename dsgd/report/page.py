@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from matplotlib.markers import MarkerStyle
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import SUMMARY_BYTES, Run
 from dsgd.record.writer import ENV
-from dsgd.record.written import write_atomically
 from dsgd.report.curves import MANY, X_FIELDS, has_data, median_curve, x_axis
 from dsgd.report.fields import LABELS
 from dsgd.report.interval import Estimate
@@ -57,37 +55,21 @@ def curves_of(runs: Sequence[Run]) -> PageCurves:
     return PageCurves(ordered, [styles[group.label] for group in ordered])
 
 
-def write_page(
-    runs: Sequence[Run],
-    path: Path,
-    lead: str = "",
-    figures: Sequence[str] = (),
-    title: str = "",
-    curves: PageCurves | None = None,
-) -> None:
-    """Write the page of the runs, as a whole file.
+def page_text(
+    runs: Sequence[Run], lead: str = "", figures: Sequence[str] = (), curves: PageCurves | None = None
+) -> str:
+    """Return the page of the runs.
 
     lead: text above everything else, such as a verdict; its lines are paragraphs. figures: SVG documents that the
-    project has drawn; side by side where there is room. title: default: what the runs have in common. curves: default:
-    `curves_of`. Raises OSError where the path cannot be written, ValueError for an env.json that is none."""
-    write_atomically(path, page_text(runs, lead, figures, title, curves).encode())
-
-
-def page_text(
-    runs: Sequence[Run],
-    lead: str = "",
-    figures: Sequence[str] = (),
-    title: str = "",
-    curves: PageCurves | None = None,
-) -> str:
-    """Return the page of the runs. The arguments are those of `write_page`."""
+    project has drawn; side by side where there is room. curves: default: `curves_of`. Raises ValueError for an env.json
+    that is none."""
     table = summary_table(runs)
     curves = curves_of(runs) if curves is None else curves
     gathered = curves.series
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
     several = any(len(group.runs) > 1 for group in gathered)
     parts = {
-        "title": for_html(title or common(runs) or "Runs"),
+        "title": for_html(common(runs) or "Runs"),
         "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
         "lead": "".join(f"<p>{for_html(line)}</p>" for line in lead.splitlines() if line.strip()),
         "figure": f'<div class="figure">{inlined}</div>' if inlined else "",
@@ -163,8 +145,6 @@ def _rounded(value: float) -> float:
 
 
 def _spans_decades(lines: Sequence[Mapping[str, Any]], field: str) -> bool:
-    import numpy as np
-
     calm = [line for line in lines if not line["diverged"]] or lines
     values = [value for line in calm for curves in line["curves"][:1] for value in curves.get(field, [[], []])[1]]
     return wants_log(np.array(values))
@@ -179,9 +159,10 @@ def _table(table: ReportTable) -> str:
     kept = [i for i, heading in enumerate(table.headings) if heading not in table.headings[:i]]  # status comes twice
     texts = {i for i in kept if table.headings[i] in table.texts}
     heads = "".join(_heading(table.headings[i], i in texts) for i in kept)
-    rows = []
-    for values, cells in zip(table.rows, table.cells, strict=True):
-        rows.append("".join(_cell(cells[i], _sort_value(values[i]), i in texts) for i in kept))
+    rows = [
+        "".join(_cell(cells[i], _sort_value(values[i]), i in texts) for i in kept)
+        for values, cells in zip(table.rows, table.cells, strict=True)
+    ]
     return _sortable(heads, rows, "configurations")
 
 
@@ -191,38 +172,31 @@ def _sortable(heads: str, rows: Sequence[str], name: str) -> str:
 
 
 def _heading(text: str, is_text: bool) -> str:
-    return f'<th scope="col"{_class(text="text" * is_text)}><button>{for_html(text)}</button></th>'
+    return f'<th scope="col"{_class(text=is_text)}><button>{for_html(text)}</button></th>'
 
 
 def _cell(text: str, value: str, is_text: bool) -> str:
-    bad = "bad" * (is_text and any(word in text.split() for word in BAD))
-    long = "long" * (is_text and len(text) > _LONG)
-    return (
-        f'<td{_class(text="text" * is_text, bad=bad, long=long)} data-value="{for_html(value)}">{for_html(text)}</td>'
-    )
+    bad, long = is_text and any(word in text.split() for word in BAD), is_text and len(text) > _LONG
+    return f'<td{_class(text=is_text, bad=bad, long=long)} data-value="{for_html(value)}">{for_html(text)}</td>'
 
 
-def _class(**names: str) -> str:
-    classes = " ".join(name for name in names.values() if name)
+def _class(**names: bool) -> str:
+    classes = " ".join(name for name, wanted in names.items() if wanted)
     return f' class="{classes}"' if classes else ""
 
 
 def _sort_value(cell: Cell) -> str:
     """Return what a column is sorted by: the median of an estimate, never last; empty without a number."""
-    if isinstance(cell, Estimate):
-        return "" if cell.median != cell.median else repr(cell.median).replace("inf", "Infinity")
-    if isinstance(cell, float):
-        return "" if cell != cell else repr(cell).replace("inf", "Infinity")
-    return str(cell)
+    value = cell.median if isinstance(cell, Estimate) else cell
+    return (
+        str(value) if not isinstance(value, float) else "" if value != value else repr(value).replace("inf", "Infinity")
+    )
 
 
 def _configuration(runs: Sequence[Run]) -> str:
     """Return the keys that the configurations of all runs share, with their values, folded."""
     shared = whole_setting(runs)["shared"]
-    rows = "".join(
-        f'<tr><th class="text" scope="row">{for_html(key)}</th><td class="text">{for_html(text)}</td></tr>\n'
-        for key, text in shared.items()
-    )
+    rows = _rows({key: [text] for key, text in shared.items()})
     line = f"{_counted(len(shared), 'key')} that all runs share"
     table = f'<table id="configuration"><tbody>{rows}</tbody></table>'
     return f'<details><summary>{line}</summary><div class="wide">{table}</div></details>\n'
@@ -232,10 +206,8 @@ def _differences(runs: Sequence[Run]) -> str:
     """Return the table of the keys in which the configurations differ, a row for each run."""
     settings = differing_settings(runs)
     heads = "".join(_heading(text, True) for text in ("run", "status", *settings, "folder"))
-    rows = []
-    for i, (name, run) in enumerate(zip(run_labels(runs), runs, strict=True)):
-        texts = [name, run.outcome, *(column[i] for column in settings.values()), str(run.folder)]
-        rows.append("".join(_cell(text, text, True) for text in texts))
+    columns = [run_labels(runs), [run.outcome for run in runs], *settings.values(), [str(run.folder) for run in runs]]
+    rows = ["".join(_cell(text, text, True) for text in texts) for texts in zip(*columns, strict=True)]
     line = f"{_counted(len(settings), 'key')} in which runs differ"
     opened = " open" if len(runs) <= 30 else ""
     return (
@@ -255,12 +227,15 @@ def _environments(runs: Sequence[Run]) -> str:
         return '<p class="note">No run has recorded one.</p>'
     names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in environments)
     whose = "".join(f'<th class="text">{for_html(name)}</th>' for name in names)
-    rows = []
-    for key in keys:
-        cells = "".join(f'<td class="text">{for_html(values.get(key, ""))}</td>' for values, _ in environments)
-        rows.append(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells}</tr>\n')
+    rows = _rows({key: [values.get(key, "") for values, _ in environments] for key in keys})
     head = f"<thead><tr><th></th>{whose}</tr></thead>"
-    return f'<div class="wide"><table id="environment">{head}<tbody>{"".join(rows)}</tbody></table></div>'
+    return f'<div class="wide"><table id="environment">{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _rows(texts: Mapping[str, Sequence[str]]) -> str:
+    """Return a row for each key, with its texts."""
+    cells = {key: "".join(f'<td class="text">{for_html(text)}</td>' for text in row) for key, row in texts.items()}
+    return "".join(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells[key]}</tr>\n' for key in texts)
 
 
 def _environment(run: Run) -> dict[str, Any]:

@@ -32,39 +32,30 @@ CAPTION = (
 
 
 @dataclass(frozen=True)
-class Timing:
-    """The runs of one configuration on one engine.
-
-    steps_s: seconds per step of each run. idle: median of their mean idle shares, fractions; NaN if one is unknown."""
-
-    steps_s: tuple[float, ...]
-    idle: float
-
-    @property
-    def step_s(self) -> float:
-        """Return the median over the runs, in seconds."""
-        return median(self.steps_s)
-
-
-@dataclass(frozen=True)
 class Pair:
-    """One configuration, simulated and run for real; cluster and algorithm say what is particular to it."""
+    """One configuration, run for real and simulated. cluster, algorithm: what is particular to it. measured, predicted:
+    its runs."""
 
     cluster: str
     algorithm: str
     nodes: int | None
-    measured: Timing
-    predicted: Timing
+    measured: list[Run]
+    predicted: list[Run]
 
     @property
     def ratio(self) -> float:
         """Return the predicted over the measured step time."""
-        return self.predicted.step_s / self.measured.step_s
+        return median_step_s(self.predicted) / median_step_s(self.measured)
 
 
 def step_s(run: Run) -> float:
     """Return the mean time of a worker's step, in seconds of the run's clock; NaN unless the run completed."""
     return field_value(run, "step_s") if run.status == "completed" else math.nan
+
+
+def median_step_s(runs: Sequence[Run]) -> float:
+    """Return the median of the step times."""
+    return median(map(step_s, runs))
 
 
 def pairs(runs: Sequence[Run]) -> list[Pair]:
@@ -79,7 +70,7 @@ def pairs(runs: Sequence[Run]) -> list[Pair]:
     algorithms, clusters = _algorithms([flat for flat, _ in predicted]), _clusters([flat for flat, _ in predicted])
     for (flat, simulated), algorithm, cluster in zip(predicted, algorithms, clusters, strict=True):
         real = measured[_key(flat)]
-        compared.append(Pair(cluster, algorithm or real[0].algorithm, real[0].nodes, _timing(real), _timing(simulated)))
+        compared.append(Pair(cluster, algorithm or real[0].algorithm, real[0].nodes, real, simulated))
     return compared
 
 
@@ -111,23 +102,16 @@ def pairs_table(compared: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTab
     rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
     for pair in compared:
-        timings = (pair.measured, pair.predicted)
+        both = (pair.measured, pair.predicted)
         nodes = math.nan if pair.nodes is None else pair.nodes
-        steps_ms, idle_percent = [1e3 * each.step_s for each in timings], [100 * each.idle for each in timings]
+        steps_ms, idle_percent = [1e3 * median_step_s(each) for each in both], [100 * _idle(each) for each in both]
         row: list[float | int | str] = [pair.cluster, pair.algorithm, nodes, *steps_ms, pair.ratio, *idle_percent]
         rows.append(list(row))
         known = ["" if value != value else value for value in row]  # NaN alone differs from itself
-        csv_rows.append([*known, *(len(each.steps_s) for each in timings)])
+        csv_rows.append([*known, *map(len, both)])
     caption = "\n".join(line for line in (CAPTION, setting_text(runs)) if line)
-    return ReportTable(
-        list(_COLUMNS),
-        frozenset({"cluster", "algorithm"}),
-        rows,
-        csv_rows,
-        caption,
-        5,
-        whole_setting(runs) if runs else None,
-    )
+    whole = whole_setting(runs) if runs else None
+    return ReportTable(list(_COLUMNS), frozenset({"cluster", "algorithm"}), rows, csv_rows, caption, 5, whole)
 
 
 def _timed(runs: Sequence[Run], clock: str) -> list[tuple[Run, Flat]]:
@@ -175,9 +159,10 @@ def _clusters(flats: Sequence[Flat]) -> list[str]:
     return titles
 
 
-def _timing(runs: Sequence[Run]) -> Timing:
+def _idle(runs: Sequence[Run]) -> float:
+    """Return the median of the mean idle shares; NaN if one is unknown."""
     idle = [number(run.final("idle_fraction_mean")) for run in runs]
-    return Timing(tuple(map(step_s, runs)), math.nan if any(map(math.isnan, idle)) else median(idle))
+    return math.nan if any(map(math.isnan, idle)) else median(idle)
 
 
 def _name(pair: Pair) -> str:

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import (
-    LEAST_CONFIDENCE,
-    Contest,
-    Goal,
-    Standing,
-    confidence_of,
-    distinguishable,
-    goal_of,
-)
+from dsgd.report.contest import LEAST_CONFIDENCE, Contest, Goal, Standing, confidence_of, distinguishable, goal_of
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences

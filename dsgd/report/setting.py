@@ -5,6 +5,7 @@ they differ is there with its values, or from the smallest to the largest. The w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -94,9 +95,7 @@ def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
     listed = []
     for i, run in enumerate(runs):
         values = {name: field_value(run, name) for name in DERIVED if "crossing" in name or "target" in name}
-        known = {
-            name: None if abs(value) == float("inf") or value != value else value for name, value in values.items()
-        }
+        known = {name: value if math.isfinite(value) else None for name, value in values.items()}
         keys = {key: texts[i] for key, texts in differing.items()}
         listed.append({"folder": str(run.folder), "status": run.outcome, **keys, **known})
     shared = {key: text for key, text in (flats[0] if flats else {}).items() if key not in differing}
@@ -141,12 +140,11 @@ def _machines(runs: Sequence[Run]) -> list[str]:
 def _gradient_time(runs: Sequence[Run]) -> str:
     """Return how long a gradient takes, and whether that was given or measured."""
     given = [number(run.setting("cluster.gradient_s")) for run in runs]
-    known = [
-        time_s if time_s == time_s else number(run.final("gradient_s")) for run, time_s in zip(runs, given, strict=True)
-    ]
-    if not (numbers := [value for value in known if value == value]):
+    measured = [number(run.final("gradient_s")) for run in runs]
+    known = [ours if math.isnan(time_s) else time_s for time_s, ours in zip(given, measured, strict=True)]
+    if not (numbers := [value for value in known if not math.isnan(value)]):
         return ""
-    kinds = {"given" if value == value else "measured" for value in given}
+    kinds = {"measured" if math.isnan(value) else "given" for value in given}
     return f"gradient of {_listed(numbers, duration)} ({' or '.join(sorted(kinds))})"
 
 
@@ -192,10 +190,8 @@ def _schedule(runs: Sequence[Run]) -> str:
 
 
 def _budget(runs: Sequence[Run]) -> str:
-    units = {"epochs": "epochs", "samples": "samples", "steps": "steps"}
-    parts = [
-        _spanned(runs, f"budget.{key}", lambda value, unit=unit: f"{value:g} {unit}") for key, unit in units.items()
-    ]
+    units = ("epochs", "samples", "steps")
+    parts = [_spanned(runs, f"budget.{unit}", lambda value, unit=unit: f"{value:g} {unit}") for unit in units]
     parts.append(_spanned(runs, "budget.time_s", duration, str, duration))
     return f"budget {text}" if (text := _joined(", ", parts)) else ""
 
@@ -302,11 +298,8 @@ def value_text(value: Any) -> str:
 
 
 def _mapping(value: Any, text: ValueText) -> str:
-    return (
-        ", ".join(f"{node} ({text(each)})" for node, each in value.items())
-        if isinstance(value, Mapping)
-        else str(value)
-    )
+    nodes = value.items() if isinstance(value, Mapping) else None
+    return str(value) if nodes is None else ", ".join(f"{node} ({text(each)})" for node, each in nodes)
 
 
 def _entries(value: Any) -> str:

@@ -136,12 +136,7 @@ def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any
     return line
 
 
-def finish(
-    figure: Figure,
-    runs: Sequence[Run],
-    handles: Mapping[str, Artist],
-    notes: Sequence[str] = (),
-) -> Figure:
+def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
     """Add the legend below the panels, where there is something to tell apart, and the texts of `annotate`."""
     legend = None
     if len(handles) > 1 or any(run.outcome != "completed" for run in runs):

@@ -119,17 +119,16 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
     ordered = [((x, y), places[x, y]) for y in lines for x in columns if (x, y) in places]
     heads = [*keys, "winner", "second, times the winner's", "told apart", "cell"]
     rows: list[list[Cell]] = []
-    csv_rows: list[list[Any]] = [
-        [*keys, "winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
-    ]
+    described = ["winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
+    csv_rows: list[list[Any]] = [[*keys, *described]]
     for coordinates, cell in ordered:
         where, known = list(coordinates[: len(keys)]), not math.isnan(cell.ratio.median)
         apart = ("no" if cell.tie else "yes") if cell.winner else "-"
         kind = "measured" if cell.measured else "derived"
         rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", apart, kind])
-        numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high)]
         bound = bound_of(cell.ratio)
-        numbers.append(exact(math.nan if bound is None else bound.limit))
+        limit = math.nan if bound is None else bound.limit
+        numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high, limit)]
         csv_rows.append([*where, cell.winner, cell.algo, *numbers, apart, str(cell.measured).lower()])
     texts = frozenset({*keys, "winner", "told apart", "cell"})
     return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
@@ -215,14 +214,11 @@ def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, A
 
 def _notes(cells: Sequence[MapCell]) -> list[str]:
     """Return one line on what the texts of cells mean."""
-    by_cost = any(cell.by_cost for cell in cells)
-    compared = "cost" if by_cost else "time, or loss"
+    compared, within = ("cost", "cost") if any(cell.by_cost for cell in cells) else ("time, or loss", "time")
     parts = [f"number: the second's {compared}, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
     parts += [">: the second missed the target when its runs ended"] * any(bound_of(cell.ratio) for cell in cells)
     parts += ["tie: the two cannot be told apart"] * any(cell.tie for cell in cells)
-    within = "cost" if by_cost else "time"
-    parts += [f"nobody: the target was not reached within the {within} that is said"] * any(
-        cell.bound is not None for cell in cells
-    )
+    bounded = any(cell.bound is not None for cell in cells)
+    parts += [f"nobody: the target was not reached within the {within} that is said"] * bounded
     parts += ["derived: the times of one of the two"] * (not all(cell.measured for cell in cells))
     return ["; ".join(parts)] if parts else []

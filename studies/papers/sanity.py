@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from dsgd.record.reader import Run
-from dsgd.report.prediction import Pair, pairs
+from dsgd.report.prediction import Pair, median_step_s, pairs, step_s
 from studies.papers import CLAIMS
 from studies.reproduction.logged import Logged, finals
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
@@ -135,7 +135,7 @@ def _spread(logged: Logged) -> str:
     """Return the predicted time of a step over that of each measured run, from the smallest to the largest."""
     ranges = []
     for pair in _timed_pairs(logged):
-        ratios = [pair.predicted.step_s / step_s for step_s in pair.measured.steps_s]
+        ratios = [median_step_s(pair.predicted) / step_s(run) for run in pair.measured]
         ranges.append(f"{min(ratios):.2f} to {max(ratios):.2f} with {pair.cluster}")
     return ", ".join(ranges)
 

@@ -14,7 +14,7 @@ from dsgd.record.reader import find_runs
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_series, contender_styles, page_figures
 from dsgd.report.curves import MANY
-from dsgd.report.page import PageCurves, write_page
+from dsgd.report.page import PageCurves, page_text
 from tests.support.browser import opened
 from tests.support.records import ALGORITHMS, write_record
 from tests.unit.report.test_page import Elements, hostile_page
@@ -107,7 +107,7 @@ def page_of_many(folder: Path) -> Path:
         contenders.append(Contender(algo, algo, 8, runs, {}, None, 0))
     found = contest(contenders)
     curves = PageCurves(contender_series(found), contender_styles(found))
-    write_page(found.runs, folder / "page.html", "A verdict.", page_figures(contenders), curves=curves)
+    (folder / "page.html").write_text(page_text(found.runs, "A verdict.", page_figures(contenders), curves))
     return folder / "page.html"
 
 
@@ -139,7 +139,7 @@ def test_a_page_fits_its_window_and_follows_the_dark(width: int, dark: bool, tmp
 def test_the_test_of_a_browser_sees_errors(tmp_path: Path) -> None:
     """Guards the reading of the console above."""
     write_record(tmp_path / "run")
-    write_page(find_runs([tmp_path / "run"]), tmp_path / "page.html")
+    (tmp_path / "page.html").write_text(page_text(find_runs([tmp_path / "run"])))
     _, console = opened(tmp_path / "page.html", "throw new Error('of the test');", tmp_path)
     assert len(console) == 1
     assert "of the test" in console[0]

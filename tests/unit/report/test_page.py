@@ -12,7 +12,7 @@ import pytest
 
 from dsgd.record.reader import find_runs
 from dsgd.report.labels import series
-from dsgd.report.page import MOST_POINTS, curve_data, curves_of, page_text, write_page
+from dsgd.report.page import MOST_POINTS, curve_data, curves_of, page_text
 from dsgd.report.style import curve_styles
 from tests.support.records import write_all, write_record
 
@@ -58,7 +58,7 @@ def hostile_page(folder: Path) -> Path:
             write_record(folder / "runs" / f"{algo}{seed}", algo, seed=seed)
     write_record(folder / "runs" / "<b>", "gossip", **{"data.name": HOSTILE, "model.<i>key": "<u>value"})
     (folder / "runs" / "<b>" / "env.json").write_text(json.dumps({"host": HOSTILE, "cpus": 2}))
-    write_page(find_runs([folder / "runs"]), folder / "page.html", lead=f"{HOSTILE}\nsecond")
+    (folder / "page.html").write_text(page_text(find_runs([folder / "runs"]), lead=f"{HOSTILE}\nsecond"))
     return folder / "page.html"
 
 
