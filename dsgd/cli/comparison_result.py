@@ -115,8 +115,8 @@ def _report_map(result: ComparisonResult, width: str) -> None:
 
 def _report_front(result: ComparisonResult, width: str) -> None:
     """Print who is beaten by no other in both time and cost, and draw it."""
-    from dsgd.report.front import write_front
     from dsgd.report.style import NoData
+    from dsgd.report.tradeoffs import write_front
 
     prices = result.options.prices
     assert prices is not None  # CompareOptions has checked it
@@ -153,7 +153,7 @@ def _report_scaling(result: ComparisonResult, width: str) -> None:
 
 def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
     """Print where one contender overtakes the other, and write it into the folder."""
-    from dsgd.report.overtaking import write_overtaking
+    from dsgd.report.tradeoffs import write_overtaking
 
     table = write_overtaking(overtaking, folder / "crossing", width)
     print()

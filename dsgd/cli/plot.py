@@ -127,8 +127,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
     runs, out = _read(options.runs), Path(options.out)
 
 
-    from dsgd.report.comparison import compare, comparison_figure, comparison_table
-    from dsgd.report.selection import check_field
+    from dsgd.report.comparison import check_field, compare, comparison_figure, comparison_table
     from dsgd.report.style import drawing, save
 
     check_field(runs, options.y)

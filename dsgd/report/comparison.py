@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -17,20 +18,43 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from dsgd.record.reader import Run
-from dsgd.report.censored import NOTE, Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import MANY, draw_field, has_data, x_axis
-from dsgd.report.fields import LABELS, estimate_of, is_rate
-from dsgd.report.interval import Estimate, interval_note
-from dsgd.report.labels import Flat, Series, clock_text, differing_keys, flatten, gather, labelled, series, time_notes
+from dsgd.report.fields import DERIVED, LABELS, estimate_of, field_names, field_value, is_rate, is_time
+from dsgd.report.interval import Estimate, estimate, interval_note
+from dsgd.report.labels import (
+    Flat,
+    Series,
+    clock_text,
+    did_you_mean,
+    differing_keys,
+    find_key,
+    flatten,
+    gather,
+    in_order,
+    labelled,
+    series,
+    time_notes,
+)
 from dsgd.report.ratio import PAIRED
 from dsgd.report.scaling import named_base, speed_up
-from dsgd.report.selection import best_over, find_key, in_order
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import is_log, panels, scale_log, wants_log, wrapped
+from dsgd.report.sheet import (
+    NOTE,
+    Bound,
+    bound_of,
+    draw_limits,
+    is_log,
+    is_missed,
+    panels,
+    scale_log,
+    wants_log,
+    wrapped,
+)
 from dsgd.report.style import NoData, curve_styles, finish, plot_band
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import assigned, quantity
 
+_BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
 OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
 
@@ -111,6 +135,45 @@ def compare(
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
     return comparison
+
+
+def check_field(runs: Sequence[Run], name: str) -> None:
+    """Raise ValueError, with near matches, unless some run has a number for a field."""
+    present = field_names(runs)
+    if name in present:
+        return
+    known = {*DERIVED, *(field for run in runs for field in run.summary or {})}
+    if name in known:
+        raise ValueError(f"--y {name}: no run has a number for it")
+    raise ValueError(
+        f"--y must be a field of the runs, got {name!r}{did_you_mean(get_close_matches(name, present, cutoff=0.75))}"
+    )
+
+
+def best_over(runs: Sequence[Run], key: str, field: str) -> tuple[list[Run], str]:
+    """Keep, of each configuration, the value of a key with the best median of a field over seeds; of equal ones the
+    smallest. A run that ended badly loses. Returns the runs, and a note on how they were chosen.
+
+    Raises ValueError for a field of which neither more nor less is better."""
+    sign = _better(field)
+    flats = flatten(runs)
+    groups: dict[frozenset[tuple[str, str]], dict[str, list[int]]] = {}
+    for i, flat in enumerate(flats):
+        others = frozenset((name, text) for name, text in flat.items() if name not in (key, "seed"))
+        groups.setdefault(others, {}).setdefault(flat[key], []).append(i)
+    kept: list[int] = []
+    at_edge: list[str] = []
+    for values in groups.values():
+        scores = {text: estimate([_score(runs[i], field, sign) for i in members]) for text, members in values.items()}
+        ordered = in_order(values)
+        best = min(ordered, key=lambda text: scores[text].median if scores[text].count else math.inf)
+        kept += values[best]
+        if len(ordered) > 1 and best in (ordered[0], ordered[-1]):
+            at_edge.append(f"{runs[values[best][0]].algorithm} {best}")
+    texts = in_order(flat[key] for flat in flats)
+    note = f"{key}: for each configuration the best of {', '.join(texts)} by {field}, on the seeds drawn here"
+    edge = f"; at the edge of its values: {', '.join(dict.fromkeys(at_edge))}" if at_edge else ""
+    return [runs[i] for i in sorted(kept)], note + edge
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
@@ -293,3 +356,17 @@ def _never(comparison: Comparison, label: str) -> str:
         if line.label == label and is_missed(value)
     ]
     return f" (not reached at {', '.join(missed)})" if missed else ""
+
+
+def _better(field: str) -> int:
+    """Return 1 where less is better, -1 where more is. Raises ValueError for others."""
+    if is_rate(field) or "accuracy" in field or field == "test_top5":
+        return -1
+    if is_time(field) or "loss" in field or "error" in field:
+        return 1
+    raise ValueError(f"--best-over needs a loss, an accuracy, a time or a rate as --y, got {field}")
+
+
+def _score(run: Run, field: str, sign: int) -> float:
+    value = sign * field_value(run, field)
+    return math.inf if run.status in _BAD or math.isnan(value) else value

@@ -17,8 +17,6 @@ from matplotlib.lines import Line2D
 
 from dsgd.record.reader import number
 from dsgd.record.written import write_atomically
-from dsgd.report.censored import NOTE as ARROWS
-from dsgd.report.censored import Bound, draw_censored
 from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
 from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
 from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
@@ -27,7 +25,19 @@ from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.sentences import contest_verdict
 from dsgd.report.setting import setting_text
-from dsgd.report.sheet import DECADE, beside_or_below, empty_figure, is_log, label_decades, name_bars, panels, wrapped
+from dsgd.report.sheet import (
+    DECADE,
+    Bound,
+    beside_or_below,
+    draw_censored,
+    empty_figure,
+    is_log,
+    label_decades,
+    name_bars,
+    panels,
+    wrapped,
+)
+from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import FORMATS, annotate, drawing, finish, named_styles, svg_text, write_figure
 from dsgd.safe_text import for_terminal, lines_for_terminal
 
@@ -172,9 +182,9 @@ def _draw_scores(axes: Axes, contest: Contest) -> None:
         bound = _bound(contest, standing)
         _draw_row(axes, row, standing, style, edge if bound is None else bound.limit)
         if standing.missed:
-            text, look = _missed(standing, bound, contest.unit), {"color": style["color"], "fontsize": "small"}
-            at_edge = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "va": "center"}
-            axes.annotate(text, (1, row), (7, 0), **look, **at_edge)
+            text = _missed(standing, bound, contest.unit)
+            at_edge: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+            axes.annotate(text, (1, row), (7, 0), color=style["color"], fontsize="small", va="center", **at_edge)
     name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in contest.standings])
     timed = contest.goal.level is not None
     label = time_label(contest.runs) if contest.prices is None else f"cost ({contest.prices.text})"

@@ -1,14 +1,17 @@
-"""Name runs by what differs between them, and by nothing else; gather runs that differ by their seed only."""
+"""Name runs by what differs between them, and by nothing else; gather runs that differ by their seed only;
+find the keys that a user means by short names."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
-from dsgd.record.reader import Run, name_of
+from dsgd.record.reader import Run, name_of, number
 from dsgd.report.units import assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
@@ -87,6 +90,33 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:
 def differing_keys(flats: Sequence[Flat]) -> list[str]:
     """Return the keys in which flat configurations differ from the first, but for the seed."""
     return sorted({key for flat in flats for key in flat if key != "seed" and flat[key] != flats[0].get(key)})
+
+
+def find_key(runs: Sequence[Run], text: str, option: str) -> str:
+    """Return the dotted key that is meant: itself, a group (`algo`), or the end of one key (`lr`).
+
+    Raises ValueError, with near matches, for no such key or several, and where some runs have none."""
+    flats = flatten(runs)
+    keys = list(dict.fromkeys(key for flat in flats for key in flat))
+    matching = [key for key in keys if key in (text, f"{text}.name")] or [
+        key for key in keys if key.endswith(f".{text}")
+    ]
+    if not matching:
+        ends = {end: key for key in keys for end in (key, key.removesuffix(".name"), key.rpartition(".")[2])}
+        near = dict.fromkeys(ends[end].removesuffix(".name") for end in get_close_matches(text, ends, cutoff=0.75))
+        raise ValueError(f"{option} must be a key of the runs, got {text!r}{did_you_mean(near)}")
+    if len(matching) > 1:
+        raise ValueError(f"{option} must be one key, got {text!r}: {', '.join(matching)}")
+    (key,) = matching
+    if without := [run for run, flat in zip(runs, flats, strict=True) if key not in flat]:
+        names = ", ".join(dict.fromkeys(run.algorithm for run in without))
+        raise ValueError(f"{option} {key}: {len(without)} of {len(runs)} runs have no such key ({names})")
+    return key
+
+
+def in_order(texts: Iterable[str]) -> list[str]:
+    """Sort values of a key: numbers by their value, then texts; each comes once."""
+    return sorted(set(texts), key=_in_order)
 
 
 def clock_text(runs: Sequence[Run]) -> str:
@@ -247,3 +277,17 @@ def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Fla
         if single_valued and len({(entry[0], entry[-1]) for entry in seen}) > len({entry[0] for entry in seen}):
             followers.add(name)
     return [_without(flat, followers) for flat in flats]
+
+
+def _in_order(text: str) -> tuple[int, float, str]:
+    """Return a sorting key: numbers by their value, then texts."""
+    try:
+        value = number(float(text))
+    except ValueError:
+        value = math.nan
+    return (1, 0.0, text) if math.isnan(value) else (0, value, text)
+
+
+def did_you_mean(near: Sequence[str] | dict[str, None]) -> str:
+    """Return what is appended to a message where there are near matches."""
+    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -17,16 +17,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from dsgd.record.reader import Run
-from dsgd.report.censored import NOTE, bound_of, draw_limits
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
 from dsgd.report.fields import CENSORED, estimate_of, field_value, is_rate, is_time
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, interval_note
-from dsgd.report.labels import Series, differing_keys, flatten, goal_text, series
+from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
-from dsgd.report.selection import find_key, in_order
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import is_log, panels, scale_log
+from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
 from dsgd.report.style import FORMATS, NoData, curve_styles, finish, plot_band, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import end_s, time_to_target_s

@@ -18,13 +18,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from dsgd.record.reader import Run
-from dsgd.report.censored import Bound, bound_of
 from dsgd.report.contest import Contest
 from dsgd.report.interval import NOTHING, Estimate
+from dsgd.report.labels import in_order
 from dsgd.report.ratio import PAIRED
-from dsgd.report.selection import in_order
 from dsgd.report.setting import setting_text, value_text, whole_setting
-from dsgd.report.sheet import WIDTHS, panels, wrapped
+from dsgd.report.sheet import WIDTHS, Bound, bound_of, panels, wrapped
 from dsgd.report.style import FORMATS, add_legend, annotate, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import quantity

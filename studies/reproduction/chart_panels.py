@@ -16,10 +16,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
 from dsgd.record.reader import Run
-from dsgd.report.censored import Bound, bound_of, draw_limits, is_missed
 from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
-from dsgd.report.sheet import label_decades
+from dsgd.report.sheet import Bound, bound_of, draw_limits, is_missed, label_decades
 from dsgd.report.sheet import panels as make_panels
 from dsgd.report.style import add_legend, annotate, named_styles, plot_band
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.censored import NOTE
 from dsgd.report.comparison import Comparison, compare, comparison_figure, comparison_table
 from dsgd.report.fields import field_value
+from dsgd.report.sheet import NOTE
 from dsgd.report.style import drawing
 from tests.support.each_row import each_row
 from tests.support.records import rewrite, write_record

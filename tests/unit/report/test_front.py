@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dsgd.report.contest import Prices
-from dsgd.report.front import front_points, write_front
 from dsgd.report.style import NoData
+from dsgd.report.tradeoffs import front_points, write_front
 from tests.support.contenders import contender
 
 PRICES = Prices(node_hour=2.0)

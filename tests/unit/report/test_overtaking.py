@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from dsgd.report.overtaking import Overtaking, overtaking_sentence, write_overtaking
+from dsgd.report.tradeoffs import Overtaking, overtaking_sentence, write_overtaking
 from tests.support.contenders import run_reaching
 
 

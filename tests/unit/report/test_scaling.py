@@ -12,7 +12,6 @@ import pytest
 from matplotlib.axes import Axes
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.censored import NOTE
 from dsgd.report.scaling import (
     Base,
     contender_scalings,
@@ -23,6 +22,7 @@ from dsgd.report.scaling import (
     time_to_target_figure,
     write_scaling,
 )
+from dsgd.report.sheet import NOTE
 from dsgd.report.style import NoData
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
