@@ -165,7 +165,7 @@ def _legend(contest: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
 
 def _draw_scores(axes: Axes, contest: Contest) -> None:
     """Draw a row per contender: median, interval, seeds. Who missed the goal has a hollow arrow at the limit."""
-    scores = [value for standing in contest.standings for value in standing.scores if math.isfinite(value)]
+    scores = _reached(contest)
     limits = [bound.limit for standing in contest.standings if (bound := _bound(contest, standing)) is not None]
     largest = max([*scores, *limits], default=1.0)
     smallest = min((value for value in scores if value > 0), default=largest)
@@ -220,8 +220,13 @@ def _missed(standing: Standing, bound: Bound | None, unit: str) -> str:
     return wrapped(f"{some} {text}".strip() + status_note(standing.runs), 18)
 
 
+def _reached(contest: Contest) -> list[float]:
+    """Return the scores of all seeds that got there."""
+    return [value for standing in contest.standings for value in standing.scores if math.isfinite(value)]
+
+
 def _logarithmic(contest: Contest) -> bool:
-    scores = [value for standing in contest.standings for value in standing.scores if math.isfinite(value)]
+    scores = _reached(contest)
     return bool(scores) and min(scores) > 0 and is_log("x", scores)
 
 
@@ -231,11 +236,10 @@ def _scale_time(axes: Axes, contest: Contest) -> None:
     if contest.goal.level is None or contest.prices is not None or not _logarithmic(contest):
         return
     drawn = np.array([number(mark.get("time_s")) for run in contest.runs for mark in run.metrics])
-    soonest = min(value for standing in contest.standings for value in standing.scores)
-    start = max(float(drawn[drawn > 0].min()), soonest / DECADE)
+    start, end = max(float(drawn[drawn > 0].min()), min(_reached(contest)) / DECADE), float(np.nanmax(drawn))
     axes.set_xscale("log")
-    axes.set_xlim(start, float(np.nanmax(drawn)))
-    label_decades(axes.xaxis, float(np.nanmax(drawn)) / start)
+    axes.set_xlim(start, end)
+    label_decades(axes.xaxis, end / start)
 
 
 def write_contest(

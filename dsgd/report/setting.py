@@ -80,7 +80,7 @@ def setting_text(runs: Sequence[Run]) -> str:
         _unusual(runs, "topology.name", lambda value: f"topology {value}"),
         *_machines(runs),
         f"target: {goal}, reached {rule_text(runs)}" if (goal := goal_text(runs)) else "",
-        _held_out(runs),
+        _unusual(runs, "data.validation", lambda value: f"{share(value)} of the training samples held out"),
         _spanned(runs, "seed", lambda value: f"seed {value}", lambda text: f"seeds {text.replace(' or ', ' and ')}"),
     ]
     text = "; ".join(part for part in parts if part)
@@ -194,11 +194,6 @@ def _budget(runs: Sequence[Run]) -> str:
     parts = [_spanned(runs, f"budget.{unit}", lambda value, unit=unit: f"{value:g} {unit}") for unit in units]
     parts.append(_spanned(runs, "budget.time_s", duration, str, duration))
     return f"budget {text}" if (text := _joined(", ", parts)) else ""
-
-
-def _held_out(runs: Sequence[Run]) -> str:
-    held_out = _shared(runs, "data.validation")
-    return f"{share(held_out)} of the training samples held out" if held_out else ""
 
 
 def _choice(runs: Sequence[Run], group: str) -> str:

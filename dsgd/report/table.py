@@ -43,19 +43,15 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
     In the CSV file each run has a line, with every key in which configurations differ."""
     ordered = by_time(runs)
     columns: dict[str, list[Cell]] = {"run": [group.label for group in ordered]}
-    measured = {heading: [_cell(group, *what) for group in ordered] for heading, what in _COLUMNS.items()}
-    measured = {
-        heading: cells
-        for heading, cells in measured.items()
-        if any(isinstance(cell, str) or cell.count for cell in cells)
-    }
+    cells = {heading: [_cell(group, *what) for group in ordered] for heading, what in _COLUMNS.items()}
+    measured = {name: some for name, some in cells.items() if any(isinstance(c, str) or c.count for c in some)}
     status: dict[str, list[Cell]] = {"status": [_status(group.runs) for group in ordered]}
     bad = any(run.outcome != "completed" for run in runs)
     if "time to target (s)" in measured:
-        columns["time to target (s)"] = list(measured.pop("time to target (s)"))
+        columns["time to target (s)"] = measured.pop("time to target (s)")
     if any(len(group.runs) > 1 for group in ordered):
         columns["seeds"] = [len(group.runs) for group in ordered]
-    columns |= (status if bad else {}) | {heading: list(cells) for heading, cells in measured.items()} | status
+    columns |= (status if bad else {}) | measured | status
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     return ReportTable(
         list(columns), frozenset({"run", "status"}), rows, _csv_rows(ordered), caption(runs), whole=whole_setting(runs)

@@ -9,7 +9,7 @@ import io
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -62,15 +62,15 @@ class ReportTable:
         safe._print(console)
 
     def _print(self, console: Console) -> None:
-        columns, widths = self._fitting(console.width)
-        blocks = [textwrap.wrap(self.headings[i], width) for i, width in zip(columns, widths, strict=True)]
-        height = max(map(len, blocks))
-        self._print_line(console, columns, widths, [[""] * (height - len(b)) + b for b in blocks], "bold")
+        widths = self._fitting(console.width)
+        blocks = {i: textwrap.wrap(self.headings[i], width) for i, width in widths.items()}
+        height = max(map(len, blocks.values()))
+        self._print_line(console, widths, {i: [""] * (height - len(b)) + b for i, b in blocks.items()}, "bold")
         for row in self.cells:
-            lines = [textwrap.wrap(row[0], widths[0]) or [""], *([row[i]] for i in columns[1:])]
-            self._print_line(console, columns, widths, lines)
+            first = {0: textwrap.wrap(row[0], widths[0]) or [""]}
+            self._print_line(console, widths, {i: [row[i]] for i in widths} | first)
         notes = self.caption.split("\n") if self.caption else []
-        if left_out := [heading for i, heading in enumerate(self.headings) if i not in columns]:
+        if left_out := [heading for i, heading in enumerate(self.headings) if i not in widths]:
             notes.append(f"no room at {console.width} characters: {', '.join(left_out)}")
         for line in (line for note in notes for line in textwrap.wrap(note, console.width)):
             console.print(Text(line, "italic"), soft_wrap=True)
@@ -87,38 +87,34 @@ class ReportTable:
             write_atomically(path, text.encode())
         return written
 
-    def _fitting(self, width: int) -> tuple[list[int], list[int]]:
-        """Return the columns that fit, and their widths. Names and headings may go over several lines."""
+    def _fitting(self, width: int) -> dict[int, int]:
+        """Return the columns that fit, with their widths. Names and headings may go over several lines."""
         longest = max([len(self.headings[0]), *(len(row[0]) for row in self.cells)])
-        columns, widths = [0], [min(longest, max(SHORTEST_NAME, width // 3))]
+        widths = {0: min(longest, max(SHORTEST_NAME, width // 3))}
         for i in range(1, len(self.headings)):
-            if i >= self.kept and sum(widths) + self._width(i) + len(GAP) * len(widths) > width:
+            if i >= self.kept and sum(widths.values()) + self._width(i) + len(GAP) * len(widths) > width:
                 break
-            columns.append(i)
-            widths.append(self._width(i))
-        spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
-        for position, wanted in enumerate([longest, *(len(self.headings[i]) for i in columns[1:])]):
-            if position == 0 or wanted - widths[position] <= spare:
-                more = max(0, min(spare, wanted - widths[position]))
-                widths[position], spare = widths[position] + more, spare - more
-        return columns, widths
+            widths[i] = self._width(i)
+        spare = width - sum(widths.values()) - len(GAP) * (len(widths) - 1)
+        for i in widths:
+            missing = (len(self.headings[i]) if i else longest) - widths[i]
+            if i == 0 or missing <= spare:
+                more = max(0, min(spare, missing))
+                widths[i], spare = widths[i] + more, spare - more
+        return widths
 
     def _width(self, column: int) -> int:
         pieces = self.headings[column].split()
         return max(len(text) for text in [*pieces, *(row[column] for row in self.cells)])
 
     def _print_line(
-        self,
-        console: Console,
-        columns: Sequence[int],
-        widths: Sequence[int],
-        blocks: Sequence[Sequence[str]],
-        style: str = "",
+        self, console: Console, widths: Mapping[int, int], blocks: Mapping[int, Sequence[str]], style: str = ""
     ) -> None:
-        for i in range(max(map(len, blocks))):
+        """Print the blocks of lines of each column beside each other."""
+        for i in range(max(map(len, blocks.values()))):
             line = Text(style=style)
-            for column, width, block in zip(columns, widths, blocks, strict=True):
-                text = block[i] if i < len(block) else ""
+            for column, width in widths.items():
+                text = blocks[column][i] if i < len(blocks[column]) else ""
                 aligned = text.ljust(width) if self.headings[column] in self.texts else text.rjust(width)
                 red = not style and any(status in text.replace(",", "").split() for status in BAD)
                 line.append(aligned, "bold red" if red else "")
