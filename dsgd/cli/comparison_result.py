@@ -71,7 +71,7 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
     the logarithmic axes; None: by the values."""
     from dsgd.report.contest import contest
-    from dsgd.report.contest_figure import contender_series, contender_styles, page_figures, write_contest
+    from dsgd.report.contest_figure import contender_series, page_figures, write_contest
     from dsgd.report.contest_table import contest_table
 
     prices, deciding = result.options.prices, result.options.deciding_prices
@@ -81,11 +81,11 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     print(f"\n{verdict}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
         from dsgd.record.written import write_atomically
-        from dsgd.report.page import PageCurves, page_text
+        from dsgd.report.page import page_text
 
         figures = page_figures(result.contenders, log, deciding)
-        curves = PageCurves(contender_series(standings), contender_styles(standings))
-        write_atomically(Path(html), page_text(standings.runs, verdict, figures, curves).encode())
+        page = page_text(standings.runs, verdict, figures, contender_series(standings))
+        write_atomically(Path(html), page.encode())
         print(f"page: {html}")
 
 

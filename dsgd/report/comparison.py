@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,7 +49,7 @@ from dsgd.report.sheet import (
     wants_log,
     wrapped,
 )
-from dsgd.report.style import NoData, curve_styles, finish, plot_band
+from dsgd.report.style import NoData, finish, plot_band, styled
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import assigned, quantity
 
@@ -115,12 +114,12 @@ def compare(
         over = "over" if is_rate(y) else "speed-up over"
         label_text = f"{label_text.removesuffix(' (s)')}\n{over} {reference.label}"
         notes.append(f"ratio: {PAIRED}")
-    lined = _lines(runs, line_keys, [key for key in (x_key, panel_key) if key])
+    lined = styled(_lines(runs, line_keys, [key for key in (x_key, panel_key) if key]))
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
     all_panels = []
     for title in in_order(flat[panel_key] for flat in flats.values()) if panel_key else [""]:
         shown = [
-            Series(line.label, [run for run in line.runs if not panel_key or flats[id(run)][panel_key] == title])
+            replace(line, runs=[run for run in line.runs if not panel_key or flats[id(run)][panel_key] == title])
             for line in lined
         ]
         shown = [line for line in shown if line.runs]
@@ -229,9 +228,8 @@ LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which
 
 def comparison_figure(comparison: Comparison) -> Figure:
     """Draw a comparison, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
-    styles = dict(zip([line.label for line in comparison.series], curve_styles(comparison.series), strict=True))
     if comparison.x in OF_MARKS:
-        return _curves(comparison, styles)
+        return _curves(comparison)
     drawable = [value for _, value in comparison.points if _drawable(value)]
     if not drawable:
         raise NoData(f"no configuration has {comparison.y} in the median over its seeds")
@@ -243,7 +241,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     logarithmic = bool((medians > 0).all()) and all(scale_log(ax, "y", medians, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, comparison.panels, strict=True):
-        handles |= _draw(panel_axes, comparison, panel, places, styles, logarithmic)
+        handles |= _draw(panel_axes, comparison, panel, places, logarithmic)
         panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in comparison.label.split("\n")))
         panel_axes.set_title(panel.title, fontsize="medium")
         if not logarithmic and comparison.y.endswith(("_s", "_total", "_step", "_node")):
@@ -258,14 +256,14 @@ def comparison_figure(comparison: Comparison) -> Figure:
     return finish(figure, comparison.runs, named, [*comparison.notes, *[NOTE] * bool(limits)])
 
 
-def _curves(comparison: Comparison, styles: dict[str, dict[str, Any]]) -> Figure:
+def _curves(comparison: Comparison) -> Figure:
     axis = x_axis(comparison.x, comparison.runs)
     if not has_data(comparison.runs, axis.field, comparison.y):
         raise NoData(f"no run has {comparison.y} against {axis.field} in its marks")
     figure, axes = panels(len(comparison.panels))
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, comparison.panels, strict=True):
-        handles |= draw_field(panel_axes, panel.lines, axis, comparison.y, [styles[line.label] for line in panel.lines])
+        handles |= draw_field(panel_axes, panel.lines, axis, comparison.y)
         panel_axes.set_title(panel.title, fontsize="medium")
     return finish(figure, comparison.runs, handles, comparison.notes)
 
@@ -295,12 +293,7 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
 
 
 def _draw(
-    axes: Axes,
-    comparison: Comparison,
-    panel: Panel,
-    places: dict[str, float],
-    styles: dict[str, dict[str, Any]],
-    logarithmic: bool,
+    axes: Axes, comparison: Comparison, panel: Panel, places: dict[str, float], logarithmic: bool
 ) -> dict[str, Line2D]:
     """Draw the lines of a panel; returns their entries of the legend."""
     ends = [end for points in panel.points for value in points.values() for end in (value.median, value.high)]
@@ -309,7 +302,7 @@ def _draw(
     handles: dict[str, Line2D] = {}
     marks: list[tuple[float, Bound, str]] = []
     for i, (line, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
-        style = styles[line.label]
+        style = line.style
         aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
         limits = [
             (places[x] + aside, bound, style["color"])

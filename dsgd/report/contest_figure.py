@@ -91,7 +91,7 @@ def _field(contest: Contest) -> str | None:
 def _draw_curves(axes: Axes, contest: Contest, field: str) -> dict[str, Artist]:
     """Draw the curves of all contenders in one panel; returns the entries of a legend."""
     axis = x_axis("time", contest.runs)
-    handles: dict[str, Artist] = {**draw_field(axes, contender_series(contest), axis, field, contender_styles(contest))}
+    handles: dict[str, Artist] = {**draw_field(axes, contender_series(contest), axis, field)}
     if contest.goal.metric == "loss" and (level := contest.goal.level) is not None:
         handles[f"target {level:g}"] = axes.axhline(level, **_TARGET)
     _scale_time(axes, contest)
@@ -101,7 +101,7 @@ def _draw_curves(axes: Axes, contest: Contest, field: str) -> dict[str, Artist]:
 def _draw_small_curves(figure: SubFigure, contest: Contest, field: str) -> list[Axes]:
     """Draw the curve of each contender in a small panel, in the order of the standings; returns the panels."""
     axis = x_axis("time", contest.runs)
-    small = draw_multiples(figure, contender_series(contest), axis, field, contender_styles(contest))
+    small = draw_multiples(figure, contender_series(contest), axis, field)
     if contest.goal.metric == "loss" and contest.goal.level is not None:
         for axes in small:
             axes.axhline(contest.goal.level, **_TARGET)
@@ -123,7 +123,8 @@ def _notes(contest: Contest) -> list[str]:
 
 def contender_series(contest: Contest) -> list[Series]:
     """Return the runs of each contender as the curves show them, in the order of the standings."""
-    return [Series(standing.name, list(standing.runs)) for standing in contest.standings]
+    styles = contender_styles(contest)
+    return [Series(one.name, list(one.runs), style) for one, style in zip(contest.standings, styles, strict=True)]
 
 
 def contender_styles(contest: Contest) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,7 +17,7 @@ from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
 from dsgd.report.sheet import letter_inches, panels, scale_log, wrapped
-from dsgd.report.style import NoData, curve_styles, finish, plot_band
+from dsgd.report.style import NoData, finish, plot_band, styled
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
 BEYOND = 1e100  # of seconds, samples, bytes: matplotlib cannot divide an axis up to the largest numbers
@@ -102,7 +101,7 @@ def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
     present = [field for field in fields if has_data(runs, axis.field, field)]
     if not present:
         raise NoData(f"no run has {' or '.join(fields)} against {axis.field}")
-    gathered = series(runs)
+    gathered = styled(series(runs))
     figure, axes = panels(len(present))
     return finish(figure, runs, draw_curves(axes, gathered, axis, present), seeds_notes(gathered))
 
@@ -121,15 +120,13 @@ def draw_curves(
     """Draw each field of all series that have it in a panel of its own; returns the entries of a common legend."""
     handles: dict[str, Line2D] = {}
     for axes, field in zip(panels, fields, strict=False):  # a last panel may be for something else
-        handles.update(draw_field(axes, gathered, axis, field, curve_styles(gathered)))
+        handles.update(draw_field(axes, gathered, axis, field))
     return handles
 
 
-def draw_field(
-    axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str, styles: Sequence[dict[str, Any]]
-) -> dict[str, Line2D]:
-    """Draw a field of all series that have it; returns the entries of a legend. styles: one for each series."""
-    return draw_median_curves(axes, gathered, median_curves(gathered, axis, field), axis, field, styles)
+def draw_field(axes: Axes, gathered: Sequence[Series], axis: XAxis, field: str) -> dict[str, Line2D]:
+    """Draw a field of all series that have it; returns the entries of a legend."""
+    return draw_median_curves(axes, gathered, median_curves(gathered, axis, field), axis, field)
 
 
 def median_curves(gathered: Sequence[Series], axis: XAxis, field: str) -> dict[int, Curve]:
@@ -143,13 +140,12 @@ def draw_median_curves(
     curves: Mapping[int, Curve],
     axis: XAxis,
     field: str,
-    styles: Sequence[dict[str, Any]],
     focus: int | None = None,
 ) -> dict[str, Line2D]:
     """Draw curves; returns the entries of a legend. Bands of MANY curves would hide each other, and are left out.
 
-    curves: of a field, by the number of the series. styles: one for each series. focus: the series that this panel is
-    about, to which the others are a grey background."""
+    curves: of a field, by the number of the series. focus: the series that this panel is about, to which the others are
+    a grey background."""
     diverged = {i for i in curves if any(run.outcome in ("diverged", "collapsed") for run in gathered[i].runs)}
     floor, ceiling = _scale_y(axes, curves, set() if "accuracy" in field else diverged, field)
     handles: dict[str, Line2D] = {}
@@ -164,9 +160,8 @@ def draw_median_curves(
         low, high = curve.low[visible], np.minimum(curve.high[visible], ceiling)
         if focus is None and len(curves) >= MANY:
             low, high = median, median
-        handles[gathered[i].label + status_note(gathered[i].runs)] = plot_band(
-            axes, x, median, low, high, markevery=every, **styles[i]
-        )
+        name = gathered[i].label + status_note(gathered[i].runs)
+        handles[name] = plot_band(axes, x, median, low, high, markevery=every, **gathered[i].style)
     if zeros := [gathered[i].label for i, curve in curves.items() if not (curve.median > floor).any()]:
         axes.set_title(textwrap.fill("0 throughout: " + "; ".join(zeros), 40), fontsize="small", loc="right")
     times = np.concatenate([curve.x for curve in curves.values()]) if curves else np.array([])
@@ -214,12 +209,8 @@ def multiples_height(count: int) -> float:
     return letter_inches() * (LINES * -(-count // COLUMNS) + 8)
 
 
-def draw_multiples(
-    figure: SubFigure, gathered: Sequence[Series], axis: XAxis, field: str, styles: Sequence[dict[str, Any]]
-) -> list[Axes]:
-    """Draw a field in a panel for each series, in their order, with one pair of labels; returns the panels.
-
-    styles: one for each series."""
+def draw_multiples(figure: SubFigure, gathered: Sequence[Series], axis: XAxis, field: str) -> list[Axes]:
+    """Draw a field in a panel for each series, in their order, with one pair of labels; returns the panels."""
     curves = median_curves(gathered, axis, field)
     rows = -(-len(curves) // COLUMNS)
     grid = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
@@ -230,7 +221,7 @@ def draw_multiples(
         axes.tick_params(labelbottom=True)  # also where the place below is empty
     columns = max(8, int(0.9 * figure.bbox.width / figure.dpi / COLUMNS / letter_inches()))
     for axes, i in zip(panels, curves, strict=True):
-        draw_median_curves(axes, gathered, curves, axis, field, styles, focus=i)
+        draw_median_curves(axes, gathered, curves, axis, field, focus=i)
         title = wrapped(gathered[i].label + status_note(gathered[i].runs), columns)
         axes.set_title(title, loc="left", fontsize="medium")
         axes.tick_params(labelsize="small")

@@ -19,7 +19,7 @@ from dsgd.report.labels import Series, series
 from dsgd.report.prediction import Pair, median_step_s, pairs, step_s, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
 from dsgd.report.sheet import name_bars, panels
-from dsgd.report.style import NoData, annotate, curve_styles, drawing, finish, save
+from dsgd.report.style import NoData, annotate, drawing, finish, save, styled
 
 MOST_BARS = 12  # beside curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
@@ -75,7 +75,7 @@ def overview(runs: Sequence[Run]) -> Figure:
     """Draw accuracy against time, loss against time and idle share, with one legend; panels without data are left out.
 
     Raises NoData if there is none."""
-    gathered = series(runs)
+    gathered = styled(series(runs))
     axis = x_axis("time", runs)
     fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
     idle = _has_idle(runs) and len(gathered) <= MOST_BARS
@@ -92,7 +92,7 @@ def idle_figure(runs: Sequence[Run]) -> Figure:
     """Draw the share of the time in which nodes neither compute nor update, a bar per series. Raises NoData."""
     if not _has_idle(runs):
         raise NoData("no run has idle_fraction_mean")
-    gathered = series(runs)
+    gathered = styled(series(runs))
     figure, (axes,) = panels(1)
     _draw_idle(axes, gathered)
     return annotate(figure, runs, ["medians over seeds"] * any(len(group.runs) > 1 for group in gathered))
@@ -148,10 +148,9 @@ def _has_idle(runs: Sequence[Run]) -> bool:
 
 def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
     """Draw a bar for the mean over the nodes, over the hatched bar of the most idle one; medians over seeds."""
-    drawn = [(i, group) for i, group in enumerate(gathered) if _has_idle(group.runs)]
-    styles = curve_styles(gathered)
-    for row, (i, group) in enumerate(drawn):
-        fill = styles[i]["color"]
+    drawn = [group for group in gathered if _has_idle(group.runs)]
+    for row, group in enumerate(drawn):
+        fill = group.style["color"]
         mean, largest = _percent(group.runs, "idle_fraction_mean"), _percent(group.runs, "idle_fraction_max")
         if not np.isnan(largest):
             axes.barh(row, largest, height=0.66, facecolor="white", edgecolor=fill, hatch="////", linewidth=0.8)
@@ -161,7 +160,7 @@ def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
     widest = axes.dataLim.x1
     axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
     axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
-    name_bars(axes, [group.label for _, group in drawn])
+    name_bars(axes, [group.label for group in drawn])
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,10 +26,12 @@ _SHORT = {"target.accuracy": "target"} | {key: key for key in ("target.loss", "t
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one configuration, which one curve shows. label: what tells it from the other series."""
+    """The runs of one configuration, which one curve shows. label: what tells it from the other series. style: of its
+    curve, where it is drawn with others."""
 
     label: str
     runs: list[Run]
+    style: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def algorithm(self) -> str:
@@ -128,10 +130,10 @@ def clock_text(runs: Sequence[Run]) -> str:
 def goal_text(runs: Sequence[Run]) -> str:
     """Return the targets of the runs, like `test accuracy 0.9 or 0.95`; empty if no run has one."""
     kinds = []
-    for field in ("test_accuracy", "test_loss"):
-        levels = {run.target for run in runs if run.target is not None and run.target_field == field}
+    for aimed in ("test_accuracy", "test_loss"):
+        levels = {run.target for run in runs if run.target is not None and run.target_field == aimed}
         if levels:
-            kinds.append(f"{field.replace('_', ' ')} {' or '.join(f'{level:g}' for level in sorted(levels))}")
+            kinds.append(f"{aimed.replace('_', ' ')} {' or '.join(f'{level:g}' for level in sorted(levels))}")
     return " or ".join(kinds)
 
 

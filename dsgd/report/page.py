@@ -9,7 +9,6 @@ import colorsys
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -26,7 +25,7 @@ from dsgd.report.interval import Estimate
 from dsgd.report.labels import Series, differing_settings, run_labels, series, status_note
 from dsgd.report.setting import whole_setting
 from dsgd.report.sheet import wants_log
-from dsgd.report.style import common, curve_styles
+from dsgd.report.style import common, styled
 from dsgd.report.table import by_time, summary_table
 from dsgd.report.table_layout import BAD, Cell, ReportTable
 from dsgd.safe_text import for_html
@@ -39,24 +38,14 @@ _LONG = 24  # characters: a longer text may go over several lines
 _BANDS = f"Lines are medians over seeds, bands their intervals; {MANY} lines or more have none."
 
 
-@dataclass(frozen=True)
-class PageCurves:
-    """The curves of a page, in the order of its legend. styles: one for each series, as in figures."""
-
-    series: Sequence[Series]
-    styles: Sequence[Mapping[str, Any]]
-
-
-def curves_of(runs: Sequence[Run]) -> PageCurves:
-    """Return a curve for each configuration, in the order of the table."""
-    ordered = by_time(runs)
-    known = series(runs)  # whose styles are those of the figures
-    styles = dict(zip([group.label for group in known], curve_styles(known), strict=True))
-    return PageCurves(ordered, [styles[group.label] for group in ordered])
+def curves_of(runs: Sequence[Run]) -> list[Series]:
+    """Return a curve for each configuration, in the order of the table, with its style in figures."""
+    known = {group.label: group for group in styled(series(runs))}
+    return [known[group.label] for group in by_time(runs)]
 
 
 def page_text(
-    runs: Sequence[Run], lead: str = "", figures: Sequence[str] = (), curves: PageCurves | None = None
+    runs: Sequence[Run], lead: str = "", figures: Sequence[str] = (), curves: Sequence[Series] | None = None
 ) -> str:
     """Return the page of the runs.
 
@@ -64,8 +53,7 @@ def page_text(
     project has drawn; side by side where there is room. curves: default: `curves_of`. Raises ValueError for an env.json
     that is none."""
     table = summary_table(runs)
-    curves = curves_of(runs) if curves is None else curves
-    gathered = curves.series
+    gathered = curves_of(runs) if curves is None else curves
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
     several = any(len(group.runs) > 1 for group in gathered)
     parts = {
@@ -80,13 +68,13 @@ def page_text(
         "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),
         # a script ends at the first </script, whatever is around it
-        "data": json.dumps(curve_data(runs, curves), allow_nan=False).replace("<", "\\u003c"),
+        "data": json.dumps(curve_data(runs, gathered), allow_nan=False).replace("<", "\\u003c"),
     }
     template = files("dsgd.report").joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: what is put in stays
 
 
-def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
+def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any]:
     """Return what the page draws: axes, fields and, for each series, its curves by axis and field: x, median and both
     ends of the interval, [marks] each."""
     axes = {name: x_axis(name, runs) for name in X_FIELDS if has_data(runs, X_FIELDS[name], "samples")}
@@ -94,8 +82,8 @@ def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
     aims = {(run.target_field, run.target) for run in runs}
     targets = _targets(*aims.pop()) if len(aims) == 1 else {}
     lines = []
-    for group, style in zip(curves.series, curves.styles, strict=True):
-        light = to_hex(style["color"])
+    for group in gathered:
+        light = to_hex(group.style["color"])
         lines.append({
             "label": group.label,
             "note": status_note(group.runs),
@@ -103,8 +91,8 @@ def curve_data(runs: Sequence[Run], curves: PageCurves) -> dict[str, Any]:
             "seeds": len(group.runs),
             "light": light,
             "dark": on_dark(light),
-            "dash": _dashes(style["linestyle"]),
-            "marker": marker_path(style["marker"]),
+            "dash": _dashes(group.style["linestyle"]),
+            "marker": marker_path(group.style["marker"]),
             "curves": [
                 {field: curve for field in fields if (curve := _curve(group.runs, axis.field, axis.unit, field))}
                 for axis in axes.values()

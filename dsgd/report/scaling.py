@@ -25,7 +25,7 @@ from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_t
 from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
-from dsgd.report.style import FORMATS, NoData, curve_styles, finish, plot_band, write_figure
+from dsgd.report.style import FORMATS, NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import end_s, time_to_target_s
 from dsgd.safe_text import for_terminal
@@ -240,7 +240,8 @@ def _draw_by_nodes(
     limits = []
     known = [end for value in values for point in value.values() for end in (point.median, point.high)]
     top = 1.3 * max((end for end in known if math.isfinite(end)), default=1.0)  # of an interval that has no end
-    for line, value, style in zip(gathered, values, curve_styles(gathered), strict=True):
+    for line, value in zip(styled(gathered), values, strict=True):
+        style = line.style
         points = [point if 0 < point.median < math.inf else NOTHING for point in value.values()]  # a gap
         bounds = {nodes: bound for nodes, point in value.items() if (bound := bound_of(point)) is not None}
         limits += [(float(nodes), bound, style["color"]) for nodes, bound in bounds.items()]

@@ -8,6 +8,7 @@ import string
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,11 @@ def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
     return [
         curve_style(known.index(owner), variants.index(variant)) for owner, variant in zip(owners, rests, strict=True)
     ]
+
+
+def styled(gathered: Sequence[Series]) -> list[Series]:
+    """Return series with their styles."""
+    return [replace(group, style=style) for group, style in zip(gathered, curve_styles(gathered), strict=True)]
 
 
 def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequence[int]) -> list[dict[str, Any]]:

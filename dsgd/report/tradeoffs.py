@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, Prices, contest, score
-from dsgd.report.contest_figure import contender_styles
+from dsgd.report.contest_figure import contender_series
 from dsgd.report.contest_table import ratio_cell
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
@@ -80,7 +80,7 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     """Draw time against cost, median and interval of each contender, and a line through the front. Raises NoData."""
     points = front_points(contenders, prices)
     result = contest(contenders)
-    styles = dict(zip((standing.name for standing in result.standings), contender_styles(result), strict=True))
+    styles = {line.label: line.style for line in contender_series(result)}
     figure, (axes,) = panels(1)
     handles: dict[str, Artist] = {}
     front = [point for point in points if not point.beaten]

@@ -12,9 +12,9 @@ import pytest
 from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contender_series, contender_styles, page_figures
+from dsgd.report.contest_figure import contender_series, page_figures
 from dsgd.report.curves import MANY
-from dsgd.report.page import PageCurves, page_text
+from dsgd.report.page import page_text
 from tests.support.browser import opened
 from tests.support.records import ALGORITHMS, write_record
 from tests.unit.report.test_page import Elements, hostile_page
@@ -106,7 +106,7 @@ def page_of_many(folder: Path) -> Path:
         runs = find_runs([write_record(folder / f"{algo}{seed}", algo, seed=seed) for seed in range(3)])
         contenders.append(Contender(algo, algo, 8, runs, {}, None, 0))
     found = contest(contenders)
-    curves = PageCurves(contender_series(found), contender_styles(found))
+    curves = contender_series(found)
     (folder / "page.html").write_text(page_text(found.runs, "A verdict.", page_figures(contenders), curves))
     return folder / "page.html"
 
