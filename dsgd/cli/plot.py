@@ -126,7 +126,6 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
         raise ValueError("--only must not be given with --y, which draws one figure")
     runs, out = _read(options.runs), Path(options.out)
 
-
     from dsgd.report.comparison import check_field, compare, comparison_figure, comparison_table
     from dsgd.report.style import drawing, save
 
@@ -189,7 +188,6 @@ def _plot(
     width: str,
     log: Collection[str] | None,
 ) -> int:
-
     from dsgd.report.prediction import pairs, pairs_table
     from dsgd.report.sentences import verdict
     from dsgd.report.table import summary_table
