@@ -3,11 +3,11 @@
     python benchmarks/faults.py --first 1000 --out results/faults          # goes on where it was stopped
     python benchmarks/faults.py --only 137                                 # one again, with all that it printed
 
-A schedule is drawn from its number: algorithm, options, launcher, and one or two faults between the first moment and
-the very end: killed, stopped or cut-off processes, signals, a full disk. Some of the runs are kept and extended, while
-another fault happens. The rules by which it is judged stand in
-tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to
-its end. Needs Linux and root: a disk of its own is mounted and filled, connections of other processes are broken.
+A schedule is drawn from its number: algorithm, options, and one or two faults between the first moment and the very
+end: killed, stopped or cut-off processes, signals, a full disk. The rules by which it is judged stand in
+tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to its end,
+while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled, connections of other
+processes are broken.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
 
-from tests.support.faults.pairs import EXITS, PairTrial, carry_out_pair, draw_pair, is_pair
 from tests.support.faults.schedules import ALGORITHMS, KINDS, draw
 from tests.support.faults.trial import Baselines, Trial, carry_out
 from tests.support.prefork import Prefork
 
 CASES = "cases.jsonl"
-PAIR = "two comparisons"  # in one folder, in the place of an algorithm
 
 
 def main() -> None:
@@ -84,11 +82,6 @@ def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: mult
     prefork = Prefork()
     baselines = Baselines(prefork, folder)
     while (number := waiting.get()) is not None:
-        if is_pair(number):
-            results.put(
-                described_pair(carry_out_pair(draw_pair(number), folder / f"pair{number:05}", folder / "alone"))
-            )
-            continue
         schedule = draw(number)
         try:
             trial = carry_out(schedule, folder / f"case{number:05}", prefork, baselines)
@@ -101,11 +94,10 @@ def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: mult
 def described(trial: Trial) -> dict[str, Any]:
     """Return a trial as plain values."""
     schedule = trial.schedule
-    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in schedule.all_faults]
+    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in (*schedule.faults, *schedule.later)]
     return {
         "number": schedule.number,
         "algo": schedule.algo,
-        "launcher": schedule.launcher,
         "options": list(schedule.options),
         "faults": faults,
         "ends": trial.ends,
@@ -115,24 +107,9 @@ def described(trial: Trial) -> dict[str, Any]:
     }
 
 
-def described_pair(trial: PairTrial) -> dict[str, Any]:
-    """Return two comparisons in one folder as plain values, with the fields of a trial."""
-    kind = trial.pair.kind
-    faults = [{"name": "comparison", "kind": kind, "happened": True}] if kind != "none" else []
-    ends = ["completed" if trial.ends[-1] == 0 else "failed"]
-    status = trial.ends[-1]
-    return {"number": trial.pair.number, "algo": PAIR, "launcher": "dsgd-compare", "options": [], "faults": faults} | {
-        "ends": ends, "status": status, "ended_after_s": None, "statuses": trial.ends, "found": trial.problems
-    }  # fmt: skip
-
-
 def again(number: int) -> int:
     """Carry out one schedule and show what happened. Returns 1 if something is not as it should be."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    if is_pair(number):
-        pair = carry_out_pair(draw_pair(number), folder / "pair", folder / "alone")
-        print(pair, folder)
-        return int(bool(pair.problems))
     prefork = Prefork()
     try:
         schedule = draw(number)
@@ -165,15 +142,13 @@ def report(cases: list[dict[str, Any]]) -> str:
         f"{len(happened)} faults reached their victim. {hung} runs hung. {len(wrong)} runs broke the rules. "
         f"Runs were resumed {gone_on} times.",
         "",
-        *_table("algorithm", [*ALGORITHMS, PAIR], [(case["algo"], case) for case in cases]),
+        *_table("algorithm", [*ALGORITHMS], [(case["algo"], case) for case in cases]),
         "",
         *_table(
             "fault",
-            [f"{victim}: {kind}" for victim, kinds in (*KINDS.items(), ("comparison", EXITS)) for kind in kinds],
+            [f"{victim}: {kind}" for victim, kinds in KINDS.items() for kind in kinds],
             [(f"{fault['name'].split()[0]}: {fault['kind']}", case) for case, fault in happened],
         ),
-        "",
-        *_table("launcher", ["dsgd-run", "torchrun", "dsgd-compare"], [(case["launcher"], case) for case in cases]),
     ]
     if wrong:
         lines += ["", "Not as the rules say:", ""]

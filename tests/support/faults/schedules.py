@@ -14,12 +14,8 @@ from itertools import product
 TIMEOUT_S = 8.0  # engine.timeout_s; on a busy machine a healthy process can be silent for 4 s
 NODES = 3
 STEPS = 100
-MORE_STEPS = 130  # of a run that is extended
-EXTEND = f"budget.steps={MORE_STEPS}"
-EXTENDED = 0.15  # share of the schedules whose run is kept and then extended
 MARK_STEPS = 10
 MARKS = STEPS // MARK_STEPS
-UNDER_TORCHRUN = 0.1  # share of the schedules; there a run has two workers
 
 LOCKSTEP = {
     "sync": ("algo=sync",),
@@ -97,22 +93,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Schedule:
-    """One run and what happens to it. algo: of ALGORITHMS. options: of the command line. launcher: dsgd-run, or
-    torchrun. faults: of the run at first. later: of the run when it is gone on with. extended: of the run when it is
-    completed and extended to MORE_STEPS; None: it is not."""
+    """One run and what happens to it. algo: of ALGORITHMS. options: of the command line. faults: of the run at first.
+    later: of the run when it is gone on with."""
 
     number: int
     algo: str
     options: tuple[str, ...]
-    nodes: int
-    launcher: str
     faults: tuple[Fault, ...]
     later: tuple[Fault, ...]
-    extended: tuple[Fault, ...] | None = None
-
-    @property
-    def all_faults(self) -> tuple[Fault, ...]:
-        return (*self.faults, *self.later, *(self.extended or ()))
 
     @property
     def lockstep(self) -> bool:
@@ -130,18 +118,11 @@ class Schedule:
 
     def _ends(self, fault: Fault) -> set[str]:
         """Return how a run may end to which only this happens."""
-        torchrun = {LOST, FAILED, INTERRUPTED, NONE} if self.launcher == "torchrun" else set[str]()
         early = {NONE} if fault.phase == "start" else set[str]()
-        again = (*self.later, *(self.extended or ()))
-        late = {COMPLETED} if fault.phase == "end" or fault in again else set[str]()
+        late = {COMPLETED} if fault.phase == "end" or fault in self.later else set[str]()
         match fault.victim, fault.kind:
             case _, "pause":
                 return {COMPLETED}
-            case "signals", _ if self.launcher == "torchrun":
-                # a Ctrl-C while torchrun imports is now and then dropped by Python, whatever it shall start;
-                # of SIGUSR1 and SIGUSR2 it knows nothing: it is killed, and the run goes on without it
-                lost = {COMPLETED} if fault.phase == "start" or "USR" in fault.kind else set[str]()
-                return {INTERRUPTED} | lost | late | early | torchrun
             case "signals", _:
                 # the checkpoint waits for a process that stands still; meanwhile those that need not wait for it may
                 # come to the end; so it does for a worker whose snapshots do not come
@@ -152,19 +133,19 @@ class Schedule:
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
                 return {FAILED, COMPLETED} | early
             case "command", _:
-                return {LOST, NONE, COMPLETED} | torchrun
+                return {LOST, NONE, COMPLETED}
             case "coordinator", "kill" | "stop":
-                return {LOST, NONE} | late | torchrun
+                return {LOST, NONE} | late
             case "coordinator", _:  # others may have left when it goes on
-                return {LOST, FAILED, COMPLETED} | early | torchrun
+                return {LOST, FAILED, COMPLETED} | early
             case "server", _:
-                return {FAILED} | late | torchrun
+                return {FAILED} | late
             case "worker", "cut peer":  # where nobody waits for it, the connection is made again
                 return {COMPLETED} if self.algo in SERVERLESS else {FAILED, COMPLETED}
             case "worker", _ if self.lockstep:
-                return {FAILED} | late | torchrun
+                return {FAILED} | late
             case _:
-                return {COMPLETED} | ({FAILED} if fault.phase == "start" else set()) | torchrun
+                return {COMPLETED} | ({FAILED} if fault.phase == "start" else set())
 
 
 def _both(first: str, second: str) -> set[str]:
@@ -175,31 +156,21 @@ def draw(number: int) -> Schedule:
     """Return the schedule with this number."""
     rng = random.Random(f"fault schedule {number}")
     algo = list(ALGORITHMS)[number % len(ALGORITHMS)]
-    launcher = "torchrun" if rng.random() < UNDER_TORCHRUN else "dsgd-run"
-    nodes = 2 if launcher == "torchrun" else NODES
     checkpoint_every_s = rng.choice(["0.2", "0.5", "60"])
-    options = [*ALGORITHMS[algo], f"nodes={nodes}", f"engine.checkpoint_every_s={checkpoint_every_s}"]
+    options = [*ALGORITHMS[algo], f"nodes={NODES}", f"engine.checkpoint_every_s={checkpoint_every_s}"]
     if rng.random() < 0.15:
         options.append("trace=true")
-    count = 1 if launcher == "torchrun" else rng.choice([1, 1, 2])
-    faults = tuple(_fault(rng, algo, nodes, launcher) for _ in range(count))
-    later = rng.random() < 0.25 and launcher == "dsgd-run"
-    again = (replace(_fault(rng, algo, nodes, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
-    extended = (replace(_fault(rng, algo, nodes, launcher), phase="start", delay_s=rng.uniform(0, 1.5)),)
-    if extends := rng.random() < EXTENDED:
-        options.append("engine.keep_checkpoint=true")
-    return Schedule(
-        number, algo, tuple(options), nodes, launcher, faults, again if later else (), extended if extends else None
-    )
+    faults = tuple(_fault(rng, algo) for _ in range(rng.choice([1, 1, 2])))
+    again = (replace(_fault(rng, algo), phase="start", delay_s=rng.uniform(0, 1.5)),)
+    return Schedule(number, algo, tuple(options), faults, again if rng.random() < 0.25 else ())
 
 
-def _fault(rng: random.Random, algo: str, nodes: int, launcher: str) -> Fault:
+def _fault(rng: random.Random, algo: str) -> Fault:
     servers = 0 if algo in LOCKSTEP or algo in SERVERLESS else 2 if "2 servers" in algo else 1
-    there = {"server": servers > 0, "disk": launcher == "dsgd-run"}
-    weights = {victim: weight for victim, weight in VICTIMS.items() if there.get(victim, True)}
+    weights = {victim: weight for victim, weight in VICTIMS.items() if victim != "server" or servers}
     (victim,) = rng.choices(list(weights), list(weights.values()))
     (kind,) = rng.choices(list(KINDS[victim]), list(KINDS[victim].values()))
-    number = rng.randrange({"worker": nodes, "server": servers}.get(victim, 1))
+    number = rng.randrange({"worker": NODES, "server": servers}.get(victim, 1))
     name = f"{victim} {number}" if victim in ("worker", "server") else victim
     (phase,) = rng.choices(list(PHASES), list(PHASES.values()))
     marks = rng.randint(1, MARKS - 1) if phase == "marks" else 0

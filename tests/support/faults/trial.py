@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from dsgd.record.reader import read_config, read_status
+from dsgd.record.reader import read_status
 from tests.support.faults.schedules import (
     COMPLETED,
     CYCLE,
-    EXTEND,
     FAILED,
     INTERRUPTED,
     LOST,
     MARK_STEPS,
     MARKS,
-    MORE_STEPS,
+    NODES,
     NONE,
     STEPS,
     TIMEOUT_S,
@@ -34,12 +30,11 @@ from tests.support.faults.schedules import (
     Schedule,
 )  # fmt: skip
 from tests.support.faults.victims import cut, family, signalled
-from tests.support.prefork import Prefork
-from tests.support.proc import is_alive, parent_of
+from tests.support.prefork import Prefork, Run
+from tests.support.proc import is_alive
 from tests.support.valid_record import Stored, problems, stored
 from tests.support.watched_run import results
 
-ROOT = Path(__file__).parents[3]
 ENDS_WITHIN_S = 150.0  # far longer than any run takes that ends at all, on a busy machine, too
 GONE_WITHIN_S = 60.0  # for the kernel to clear away what was killed
 LOOK_S, COUNT_S = 0.005, 0.2  # between two looks at the marks, at all processes
@@ -53,6 +48,7 @@ RUN = (
     "data._target_=tests.support.slow_gradients.SlowGradients",
     "+data.step_s=0.01",
     f"eval.every_steps={MARK_STEPS}",
+    f"budget.steps={STEPS}",
 )
 LIMITS = (f"engine.timeout_s={TIMEOUT_S:g}", "engine.patience_s=0.5")  # of a run that something happens to
 
@@ -71,55 +67,18 @@ class Trial:
     found: list[str] = field(default_factory=list)
 
 
-class Command(Protocol):
-    """A run that goes on, or has ended."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-
-class Torchrun:
-    """A run of two processes that torchrun has started."""
-
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
-        launcher = ("-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--rdzv-backend=c10d")
-        script = ("--rdzv-endpoint=127.0.0.1:0", "--no-python", str(Path(sys.executable).with_name("dsgd-run")))
-        with folder.with_suffix(".err").open("wb") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, *launcher, *script, *arguments, f"hydra.run.dir={folder}"],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                stdout=err,
-                stderr=err,
-                start_new_session=True,
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        return self._process.poll()
-
-
 class Baselines:
     """What undisturbed runs found at their marks, for comparison. Each is made when it is first needed."""
 
     def __init__(self, prefork: Prefork, folder: Path) -> None:
         self._prefork = prefork
         self._folder = folder
-        self._begun = 0
         self._found: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
 
-    def of(self, schedule: Schedule, steps: int) -> list[tuple[Any, ...]]:
-        others = ("trace", "engine.keep_checkpoint")
-        options = tuple(text for text in schedule.options if text.partition("=")[0] not in others)
-        options += (f"budget.steps={steps}",)
+    def of(self, schedule: Schedule) -> list[tuple[Any, ...]]:
+        options = tuple(text for text in schedule.options if text != "trace=true")
         if options not in self._found:
-            folder = self._folder / f"undisturbed{self._begun}"
-            self._begun += 1
+            folder = self._folder / f"undisturbed{len(self._found)}"
             folder.with_suffix(".skip").touch()
             run = self._prefork.run(folder, *RUN, _skip(folder), *options)
             assert run.poll() == 0, run.err
@@ -138,7 +97,7 @@ class Moment:
 def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Baselines) -> Trial:
     """Run a schedule with its record in `folder`, which must not exist. Removes what went as it should."""
     trial = Trial(schedule)
-    disk = any(fault.victim == "disk" for fault in schedule.all_faults)
+    disk = any(fault.victim == "disk" for fault in (*schedule.faults, *schedule.later))
     if disk:
         folder.mkdir(parents=True)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True)
@@ -150,8 +109,6 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
                 _live(trial, faults, folder, prefork, baselines)
             if trial.status is None or trial.ends[-1] == COMPLETED:
                 break
-        if schedule.extended is not None and trial.status is not None and trial.ends[-1] == COMPLETED:
-            _extend(trial, schedule.extended, folder, prefork, baselines)
     finally:
         prefork.end()
         if disk:
@@ -160,15 +117,6 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
         for path in folder.parent.glob(f"{folder.name}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return trial
-
-
-def _extend(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
-    """Extend a completed run, while faults happen to it, and type the same line once more if that did not complete."""
-    folder.with_suffix(".skip").unlink(missing_ok=True)
-    _live(trial, faults, folder, prefork, baselines, (f"resume={folder}", "resume_trusted=true", EXTEND))
-    if trial.status is not None and trial.ends[-1] != COMPLETED:
-        folder.with_suffix(".skip").touch()
-        _live(trial, (), folder, prefork, baselines, (f"resume={folder}", "resume_trusted=true", EXTEND))
 
 
 def _skip(folder: Path) -> str:
@@ -185,36 +133,26 @@ def _lines(folder: Path) -> int:
 def _results(schedule: Schedule, folder: Path) -> list[tuple[Any, ...]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     cycle = CYCLE.get(schedule.algo, 1)
-    return results([json.loads(line) for line in lines], cycle * schedule.nodes if cycle > 1 else 1)
+    return results([json.loads(line) for line in lines], cycle * NODES if cycle > 1 else 1)
 
 
-def _live(
-    trial: Trial,
-    faults: Sequence[Fault],
-    folder: Path,
-    prefork: Prefork,
-    baselines: Baselines,
-    line: tuple[str, ...] | None = None,
-) -> None:
-    """Start the run, or go on with it, let faults happen to it, and judge how it ends. line: that extends it."""
-    schedule, first = trial.schedule, not trial.ends
-    steps, again = f"budget.steps={STEPS}", () if first else ("resume=auto",)
-    arguments = line or (*RUN, *LIMITS, steps, _skip(folder), *schedule.options, *again)
+def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork, baselines: Baselines) -> None:
+    """Start the run, or go on with it, let faults happen to it, and judge how it ends."""
+    first = not trial.ends
     before, untouched = (None, []) if first else (stored(folder), _contents(folder))
     if (err := folder.with_suffix(".err")).exists():
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
-    torchrun = schedule.launcher == "torchrun" and first
-    run = Torchrun(folder, arguments) if torchrun else prefork.start(folder, *arguments)
+    again = () if first else ("resume=auto",)
+    run = prefork.start(folder, *RUN, *LIMITS, _skip(folder), *trial.schedule.options, *again)
     happened = _disturb(trial, faults, run, folder)
     trial.happened += happened.keys()
     (folder / "filler").unlink(missing_ok=True)
     trial.ends.append(NONE if _contents(folder) == untouched else _end(folder))
     if trial.status is not None:
-        after = "" if first else "extended: " if line else "after going on: "
-        _judge(trial, happened, torchrun, folder, baselines, before, after)
+        _judge(trial, happened, folder, baselines, before, "" if first else "after going on: ")
 
 
-def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) -> dict[Fault, Moment]:
+def _disturb(trial: Trial, faults: Sequence[Fault], run: Run, folder: Path) -> dict[Fault, Moment]:
     """Let the faults happen when they are due, and wait for the end. Nothing may be left.
 
     Returns those that did."""
@@ -242,7 +180,7 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Command, folder: Path) 
             if fault in due and now >= due[fault] and fault not in happened:
                 found = family(run.pid)
                 seen |= set(found.values())
-                if _happens(fault, run, found, folder, wakes):
+                if _happens(fault, run.pid, found, folder, wakes):
                     last_s = time.monotonic()
                     happened[fault] = Moment(last_s - first_mark, lines)
         for wake in [wake for wake in wakes if now >= wake[0]]:
@@ -268,27 +206,14 @@ def _late(happened: Mapping[Fault, Moment], folder: Path) -> set[Fault]:
     return {fault for fault, at in happened.items() if at.after_s > unheard_s or at.lines >= MARKS - 1}
 
 
-def has_traceback(printed: str, torchrun: bool) -> bool:
-    """Return whether a run has printed a traceback.
-
-    torchrun: started it, and prints tracebacks of its own, in which there is no file of this checkout nor dsgd-run."""
-    files = re.findall(r'^ *File "(.+)", line \d+', printed, re.MULTILINE)
-    ours = (f"{ROOT}/dsgd/", f"{ROOT}/tests/")
-    is_ours = any(name.startswith(ours) or name.endswith("/dsgd-run") for name in files)
-    return "Traceback" in printed and (is_ours or not torchrun)
-
-
-def _happens(fault: Fault, run: Command, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
+def _happens(fault: Fault, command: int, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
     """Do to the victim what is due; False if it is not there, yet or any more."""
     if fault.victim == "disk":
         return _fill(folder)
     if fault.victim == "signals":
-        sent = [signalled(run.pid, number) for number in fault.numbers]
+        sent = [signalled(command, number) for number in fault.numbers]
         return all(sent)
-    pid = found.get(fault.name)
-    if fault.victim == "command":
-        worker = found.get("worker 1")
-        pid = run.pid if not isinstance(run, Torchrun) else None if worker is None else parent_of(worker)
+    pid = command if fault.victim == "command" else found.get(fault.name)
     if pid is None:
         return False
     if fault.kind.startswith("cut"):
@@ -332,7 +257,6 @@ def _end(folder: Path) -> str:
 def _judge(
     trial: Trial,
     happened: Mapping[Fault, Moment],
-    torchrun: bool,
     folder: Path,
     baselines: Baselines,
     before: Stored | None,
@@ -343,24 +267,19 @@ def _judge(
     allowed = schedule.allowed(happened, _late(happened, folder) if end == COMPLETED else ())
     if end not in allowed:
         trial.found.append(f"{after}it ended as {end}, not as {' or '.join(sorted(allowed))}")
-    # after the summary was written; torchrun has a status of its own for a signal
-    unsure = any(fault.victim in ("coordinator", "command", *(["signals"] * torchrun)) for fault in happened)
-    if not unsure:
-        any_failure = torchrun or end == NONE
-        wrong = (trial.status == 0) != (end == COMPLETED) if any_failure else trial.status not in EXITS[end]
-        if wrong:
-            trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
+    unsure = any(fault.victim in ("coordinator", "command") for fault in happened)  # after the summary was written
+    wrong = (trial.status == 0) if end == NONE else trial.status not in EXITS[end]
+    if wrong and not unsure:
+        trial.found.append(f"{after}its exit status is {trial.status} where it is {end}")
     err = folder.with_suffix(".err")
-    if err.exists() and has_traceback(err.read_text(errors="replace"), torchrun):
+    if err.exists() and "Traceback" in err.read_text(errors="replace"):
         trial.found.append(f"{after}a traceback on the terminal")
     if end != NONE:
         trial.found += [after + problem for problem in problems(folder, before)]
     if end != COMPLETED:
         return
-    steps = MORE_STEPS if after.startswith("extended") else STEPS
-    config, summary = read_config(folder), json.loads((folder / "summary.json").read_text())
-    budget, needed = config["budget"]["steps"], steps * schedule.nodes * config["batch_size"]
-    if budget != steps or summary["samples"] < needed:
-        trial.found.append(f"{after}it is completed with {summary['samples']} samples and budget.steps={budget}")
-    if schedule.lockstep and _results(schedule, folder) != baselines.of(schedule, steps):
+    samples, needed = json.loads((folder / "summary.json").read_text())["samples"], STEPS * NODES
+    if samples < needed:
+        trial.found.append(f"{after}it is completed with {samples} samples of {needed}")
+    if schedule.lockstep and _results(schedule, folder) != baselines.of(schedule):
         trial.found.append(f"{after}it has other results than an undisturbed run")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.pairs import EVERY, carry_out_pair, draw_pair
 from tests.support.faults.schedules import draw
-from tests.support.faults.trial import ROOT, Baselines, carry_out, has_traceback
+from tests.support.faults.trial import Baselines, carry_out
 from tests.support.prefork import Prefork
 
 SAMPLE = range(17)
@@ -39,28 +38,7 @@ def test_a_run_ends_as_its_algorithm_says_whatever_happens(
 ) -> None:
     schedule = draw(number)
     print(schedule)
-    if not disks and any(fault.victim == "disk" for fault in schedule.all_faults):
+    if not disks and any(fault.victim == "disk" for fault in (*schedule.faults, *schedule.later)):
         pytest.skip("no file system can be mounted here")
     trial = carry_out(schedule, tmp_path / f"case{number:05}", prefork, baselines)
     assert trial.found == []
-
-
-def test_a_traceback_of_torchrun_is_not_the_runs_whatever_the_clone_is_called() -> None:
-    torchrun = traceback(f"{ROOT}/.venv/bin/torchrun", f"{ROOT}/.venv/lib/site-packages/torch/distributed/run.py")
-    assert not has_traceback("", torchrun=True)
-    assert not has_traceback(torchrun, torchrun=True)
-    assert has_traceback(torchrun, torchrun=False)
-    for name in (".venv/bin/dsgd-run", "dsgd/runner/life.py", "tests/support/slow_gradients.py"):
-        assert has_traceback(torchrun + traceback("/usr/lib/python3.11/threading.py", f"{ROOT}/{name}"), torchrun=True)
-
-
-def traceback(*files: str) -> str:
-    frames = "".join(f'  File "{name}", line 10, in main\n    main()\n' for name in files)
-    return f"Traceback (most recent call last):\n{frames}ValueError: /dsgd/ is no folder\n"
-
-
-@pytest.mark.parametrize("number", [EVERY - 1])
-def test_of_two_comparisons_in_one_folder_one_is_refused_or_comes_later(tmp_path: Path, number: int) -> None:
-    trial = carry_out_pair(draw_pair(number), tmp_path / "pair", tmp_path / "alone")
-    print(trial)
-    assert trial.problems == []
