@@ -144,6 +144,21 @@ def call(*arguments: str) -> Result:
     return Result(status, out.getvalue(), err.getvalue())
 
 
+def refusal(*arguments: str) -> str:
+    """Return the only line that dsgd-run prints, which ends with status 2."""
+    result = call(*arguments)
+    assert (result.status, result.out, len(result.err.splitlines())) == (2, "", 1), result
+    return result.err
+
+
+def in_python(program: str, *arguments: str | Path, folder: Path | None = None, **changes: str) -> str:
+    """Return what a program prints in a Python that has imported nothing. It must end well."""
+    line, variables = [sys.executable, "-c", program, *map(str, arguments)], {**os.environ, **changes}
+    ended = subprocess.run(line, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def lines(folder: Path) -> int:
     """Whole lines of metrics.jsonl so far."""
     metrics = folder / "metrics.jsonl"

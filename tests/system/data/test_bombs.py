@@ -6,8 +6,6 @@ import gzip
 import os
 import resource
 import struct
-import subprocess
-import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -21,10 +19,9 @@ from dsgd.data.idx import read_idx
 from dsgd.data.imagenet import ImageNet
 from dsgd.data.images.augment import evaluation_pixels
 from dsgd.data.images.decode import FILE_BYTES, MAX_PIXELS, BrokenImage, open_image, read
-from tests.support.each_row import each_row
+from tests.support.command import in_python
 from tests.support.image_files import DECODERS, IMAGES, jpeg, photograph, saying, tiff_of_a_tile
 
-ROOT = Path(__file__).parents[3]
 KINDS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP")
 SIDES = (9000, 12000, 16000)  # below and above what Pillow warns of, and what it refuses
 FEW = 48  # MiB: less than the smallest of these images would take in any form
@@ -54,9 +51,7 @@ print(most() - before)
 
 def attempt(decoder: str, small: Path, *files: Path) -> tuple[list[str], int]:
     """What a process of its own says to each file, and by how many MiB its memory has grown at most."""
-    command = [sys.executable, "-W", "ignore", "-c", TRY, decoder, str(small), *map(str, files)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
-    *said, grown = done.stdout.splitlines()
+    *said, grown = in_python(TRY, decoder, small, *files, PYTHONWARNINGS="ignore").splitlines()
     return said, int(grown)
 
 
@@ -116,18 +111,6 @@ def test_a_run_treats_it_as_any_broken_file(on_error: str, tmp_path: Path, capfd
         data.close()
 
 
-def test_the_script_that_prepares_images_names_it(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    IMAGES.make(folder)
-    bomb = folder / "val" / "class0000" / "000001.JPEG"
-    bomb.write_bytes(saying("PNG", 13000, 13000))
-    command = [sys.executable, str(ROOT / "scripts" / "prepare_imagenet.py"), str(folder), "--verify"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 1
-    assert f"{bomb} has 13000 x 13000 pixels, more than data.max_pixels = {MAX_PIXELS}\n" in done.stdout
-    assert "Warning" not in done.stderr
-
-
 def test_a_packed_file_is_unpacked_no_further_than_its_header_says(tmp_path: Path) -> None:
     """A gigabyte of zeros behind a header of one image takes a megabyte."""
     path = tmp_path / "bomb.gz"
@@ -185,9 +168,3 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path) -> None:
         read(str(tmp_path / "holes.jpg"), 0, -1)
     with pytest.raises(BrokenImage, match=r"^has 1099511627000 bytes, more than"):
         read(str(tmp_path / "holes.jpg"), 512, 1099511627000)
-
-
-@each_row("value", [0, -1, 2**27 + 1, 10**18])
-def test_the_limit_is_in_its_range(value: int) -> None:
-    with pytest.raises(ValueError, match=rf"^max_pixels must be in \[1, 134217728\], got {value}$"):
-        ImageNet("somewhere", max_pixels=value)

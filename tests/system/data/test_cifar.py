@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.data import Cifar
+from tests.support.command import in_python
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,7 @@ try:
 except ValueError:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert int(ended.stdout) < 2**14  # KiB
+    assert int(in_python(program, path)) < 2**14  # KiB
 
 
 def test_the_command_that_fetches_cifar_can_import_torchvision(tmp_path: Path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.data.images.decode import Box, BrokenImage, JpegPartPicture, choose_decoder, open_image
+from tests.support.command import in_python
 from tests.support.image_files import DECODERS, jpeg, photograph
 
 PIXELS = photograph()
@@ -19,8 +20,7 @@ def test_the_choice_of_a_decoder_does_not_load_one_that_may_use_a_gpu() -> None:
     """Nothing that is forked of this process could use the GPU after that."""
     program = "import sys; from dsgd.data.images.decode import choose_decoder; print(choose_decoder('auto')); "
     program += "print([name for name in sys.modules if name.startswith('nvidia.')])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[:2] == ["nvimgcodec", "[]"]
+    assert in_python(program).split("\n")[:2] == ["nvimgcodec", "[]"]
 
 
 @pytest.mark.parametrize("redirection", ["", " 2>&-"], ids=["standard error", "none"])

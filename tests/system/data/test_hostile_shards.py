@@ -19,18 +19,13 @@ HUGE = 2**80
 # what the file holds; what the line must contain
 CASES = {
     "a label of 20 digits": (archive(("a.jpg", b"x"), ("a.cls", b"9" * 20)), "a.cls must hold an integer >= 0"),
-    "a label of 600 digits": (archive(("a.jpg", b"x"), ("a.cls", b"0" * 600)), "a.cls must hold an integer >= 0"),
-    "a label of 4,000 words": (archive(("a.jpg", b"x"), ("a.cls", b"1 " * 4000)), "a.cls must hold an integer >= 0"),
     "a name of two lines": (archive(("a\nb.jpg", b"x")), r"'a\nb' is alone"),
     "a name that is no text": (entry(b"\xff.jpg", 1) + bytes(1024), r"'\udcff' is alone"),
     "a huge size": (entry(b"a.jpg", HUGE) + bytes(1024), f"a.jpg ends at {HUGE + 512}, cut off"),
     "a size beyond the end": (GOOD[:2560] + entry(b"b.jpg", 2**62) + bytes(1024), "b.jpg ends at 4611686018427390976"),
-    "a size of 8 GB": (GOOD[:2560] + entry(b"b.jpg", 8**11 - 1), "b.jpg ends at 8589937663, cut off at 3584 bytes"),
     "a negative size": (GOOD[:2560] + entry(b"b.jpg", -2048) + bytes(1024), "b.jpg is -2048 bytes"),
-    "a long name of 8 GB": (entry(LONG, 8**11 - 1, b"L") + GOOD, "at 0: a name of 8589934592 bytes"),
     "a long name of any size": (entry(LONG, HUGE, b"L") + GOOD, f"at 0: a name of {HUGE} bytes"),
     "a long name of a negative size": (entry(LONG, -1000, b"L") + GOOD, "at 0"),
-    "a later long name": (GOOD[:2560] + entry(LONG, 2**40, b"L"), "at 2560: a name of 1099511627776 bytes"),
     "many long names": (entry(LONG, 1, b"L") * 3000 + GOOD, "at 0: too many headers of one member"),
     "a pax header of any size": (entry(b"x", 2**62, b"x") + GOOD, "at 0: a name of 4611686018427387904 bytes"),
     "a pax size": (pax(b"30 size=99999999999999999999\n") + GOOD, "a.jpg ends at 1000"),

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.command import call, summary
 from tests.support.each_row import each_row
-from tests.support.image_files import jpeg, photograph, saying, truncate
+from tests.support.image_files import jpeg, photograph
 from tests.unit.data.test_image_folder import make
 
 
@@ -18,23 +18,11 @@ def replace(name: str, content: bytes) -> Callable[[Path], object]:
     return lambda root: (root / name).write_bytes(content)
 
 
-def link(name: str, target: str) -> Callable[[Path], object]:
-    def change(root: Path) -> None:
-        (root / name).unlink()
-        (root / name).symlink_to(target)
-
-    return change
-
-
 LAST = "val/owl/2.jpg"
 
 
 DAMAGE: list[tuple[Callable[[Path], object], str]] = [
-    (lambda root: truncate(root / LAST), f"data.root must hold images that can be read, got ROOT/{LAST}, which "),
-    (replace(LAST, b"something else"), f"got ROOT/{LAST}, which cannot be decoded"),
-    (replace(LAST, saying("PNG", 60_000, 60_000)), f"got ROOT/{LAST}, which has more pixels than data.max_pixels = "),
-    (link(LAST, "nowhere"), f"got ROOT/{LAST}, which cannot be read: No such file or directory"),
-    (link(LAST, "/dev/zero"), f"got ROOT/{LAST}, which cannot be read: not a regular file"),
+    (replace(LAST, b"something else"), f"images that can be read, got ROOT/{LAST}, which cannot be decoded"),
     (
         replace(LAST, jpeg(photograph(13, 20))),
         "data.resolution must be given for images of several sizes, got 13 x 20 pixels in "

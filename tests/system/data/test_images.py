@@ -16,14 +16,14 @@ import pytest
 import torch
 
 from dsgd.data import DataLost
-from dsgd.data.imagenet import ImageNet, ImageNetLike
+from dsgd.data.imagenet import ImageNet
 from dsgd.data.images.augment import DEVIATION, DRAWS, MEAN, evaluation_pixels, train_pixels
 from dsgd.data.images.decode import open_image
 from dsgd.data.images.layout import find_images
 from dsgd.data.images.loader import IN_A_ROW, Images
 from dsgd.data.images.pool import DecodingPool
-from dsgd.data.images.shards import write_shards
 from dsgd.data.partition import Partition
+from dsgd.runner.children import told_by_child
 from dsgd.streams import stream
 from tests.support.image_files import IMAGES, truncate
 from tests.support.proc import is_alive
@@ -116,29 +116,9 @@ def test_a_limited_evaluation_has_the_first_samples_of_a_whole_one(images: Image
     assert sums(10) == sums(None)[:10]
 
 
-def test_an_evaluation_that_is_broken_off_leaves_nothing_behind(images: Images) -> None:
-    before = images.batch(0, 0)[0]
-    next(images.evaluation(False))
-    assert torch.equal(images.batch(0, 0)[0], before)
-
-
 def test_a_limited_evaluation_has_all_classes(images: Images) -> None:
     labels = torch.cat([labels for _, labels in images.evaluation(False, limit=12)])
     assert set(labels.tolist()) == {0, 1, 2}
-
-
-def test_shards_give_the_batches_of_folders(images: Images, folder: Path, tmp_path: Path) -> None:
-    layout = find_images(str(folder))
-    for split, source in (("train", layout.train), ("val", layout.test)):
-        contents = ((Path(source.name(i)).read_bytes(), int(label)) for i, label in enumerate(source.labels))
-        write_shards(tmp_path, split, contents, bytes_per_shard=15_000)
-    data = loaded(tmp_path)
-    try:
-        for rank, step in [(0, 0), (0, 1), (1, 5)]:
-            for a, b in zip(data.batch(rank, step), images.batch(rank, step), strict=True):
-                assert torch.equal(a, b)
-    finally:
-        data.close()
 
 
 # --- broken files
@@ -195,18 +175,6 @@ def ask_for(data: Images, steps: int) -> None:
     for step in range(steps):
         for rank in range(NODES):
             data.batch(rank, step)
-
-
-def test_a_broken_file_ends_the_run_if_it_is_to(damaged: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "damaged"
-    shutil.copytree(damaged, copy)
-    (copy / "train" / "class0002" / "000007.JPEG").unlink()  # without content, so it would be found before
-    data = loaded(copy, "fail")
-    try:
-        with pytest.raises(DataLost, match=r"^data\.on_error=fail: .*/00000[23]\.JPEG cannot be decoded: [^\n]*$"):
-            ask_for(data, steps=3)
-    finally:
-        data.close()
 
 
 # --- processes
@@ -268,23 +236,16 @@ def test_processes_end_with_the_one_that_started_them(folder: Path, how: str, pr
 
 
 def test_a_forked_process_gets_its_own_and_the_same_batches(images: Images) -> None:
-    expected = [images.batch(0, step)[0].sum().item() for step in range(3)]
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            images.close()
-            found = [images.batch(0, step)[0].sum().item() for step in range(3)]
-            images.close()
-            os.write(writer, b"same" if found == expected else b"other")
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        assert pipe.read() == b"same"
-    assert os.waitpid(child, 0)[1] == 0
+    def sums() -> str:
+        return str([images.batch(0, step)[0].sum().item() for step in range(3)])
+
+    def forked() -> str:
+        images.close()
+        found = sums()
+        images.close()
+        return found
+
+    assert told_by_child(forked).text == sums()
     assert images.batch(0, 3)[0].shape == (BATCH, 3, 224, 224)  # ours goes on
 
 
@@ -299,42 +260,3 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
             ask_for(data, steps=100)
     finally:
         data.close()
-
-
-# --- configuration
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"decoder": "gpu"}, "decoder must be one of auto, nvimgcodec, simplejpeg, pillow, got 'gpu'"),
-        ({"on_error": "ignore"}, "on_error must be one of skip, fail, got 'ignore'"),
-        ({"workers": 0}, r"workers must be in \[1, 1024\] or null, got 0"),
-    ],
-)
-def test_wrong_options_are_refused(values: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        ImageNet("somewhere", **values)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        ImageNetLike(**values)  # pyright: ignore[reportArgumentType]
-
-
-def test_the_configuration_knows_what_the_data_will_be(images: Images, folder: Path) -> None:
-    config = ImageNet(str(folder))
-    config.check(NODES, BATCH)
-    assert config.classes == images.classes == 3
-    assert config.train_samples(NODES) == images.samples == 24
-    assert config.input_shape == images.input_shape == (3, 224, 224)
-    with pytest.raises(ValueError, match=r"^batch_size must be <= 12 "):
-        config.check(NODES, 13)
-
-
-def test_checking_a_configuration_does_not_import_torch(folder: Path) -> None:
-    program = f"""
-import sys
-from dsgd.data.imagenet import ImageNet, ImageNetLike
-ImageNet({str(folder)!r}).check(1, 1)
-ImageNetLike().check(1, 1)
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)

@@ -45,14 +45,6 @@ def test_data_that_cannot_be_are_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@each_row(("choice", "rule"), [("data.classes=1", "data.classes must be >= 2, got 1"), ("nodes=2", "")])
-def test_what_is_missing_is_named(choice: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = call("data=import", f"data.target={HERE}blobs", choice, "hydra.run.dir=run")
-    assert result.status == 2
-    assert (rule or "data.classes must be given, got nothing") in result.err
-
-
 @pytest.mark.parametrize(("kind", "model"), [("bytes", "resnet8"), ("features", "mlp")])
 def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(
     kind: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
-import sqlite3
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -85,18 +83,6 @@ def of_a_temporary_file(path: str) -> tuple[Numbers, Numbers]:
     return twice(lambda index: [file.seek(index), file.read(1)[0]][1])
 
 
-def of_a_data_base(path: str) -> tuple[Numbers, Numbers]:
-    connection = kept(sqlite3.connect(f"{path}.sqlite", check_same_thread=False))
-    connection.execute("create table if not exists t (i integer)")
-    return twice(lambda index: connection.execute("select ?", (index,)).fetchone()[0])
-
-
-def mapped(path: str) -> tuple[Numbers, Numbers]:
-    with open(path, "rb") as file:
-        memory = kept(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    return twice(lambda index: memory[index])
-
-
 def asked_for(path: str) -> tuple[Numbers, Numbers]:
     """By a thread at the other end of a socket."""
     here, there = map(kept, socket.socketpair())
@@ -116,7 +102,7 @@ def by_threads(path: str) -> tuple[Numbers, Numbers]:
     return twice(lambda index: pool.submit(int, index).result())
 
 
-OF_FILES = ["from_file", "opened_late", "of_a_temporary_file", "of_a_data_base", "mapped", "opened_once"]
+OF_FILES = ["from_file", "opened_late", "of_a_temporary_file", "opened_once"]
 
 
 def in_memory(path: str) -> tuple[Numbers, Numbers]:

@@ -104,17 +104,8 @@ def test_what_is_missing_or_broken_is_named(archives: Path, tmp_path: Path) -> N
 
 
 def test_images_are_made_once(tmp_path: Path) -> None:
-    arguments = (
-        tmp_path / "images",
-        "--classes",
-        "2",
-        "--samples-per-class",
-        "3",
-        "--test-per-class",
-        "1",
-        "--side",
-        "40",
-    )
+    options = "--classes 2 --samples-per-class 3 --test-per-class 1 --side 40"
+    arguments = (tmp_path / "images", *options.split())
     ended = run("make_images.py", *arguments)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.endswith(f"8 images in {tmp_path / 'images'}\n")
@@ -140,16 +131,14 @@ def test_without_scipy_the_archives_are_refused_in_one_line(archives: Path, tmp_
     [
         ("ILSVRC2012_img_val.tar", entry(b"ILSVRC2012_val_00000001.JPEG", 2**62) + bytes(1024), "of at most"),
         ("ILSVRC2012_img_val.tar", entry(b"././@LongLink", 2**80, b"L") + bytes(1024), "OverflowError"),
-        ("ILSVRC2012_img_val.tar", entry(b"././@LongLink", 1, b"L") * 3000, "RecursionError"),
         ("ILSVRC2012_devkit_t12.tar.gz", gzip.compress(bytes(5000))[:30], "found no data/"),
-        ("ILSVRC2012_devkit_t12.tar.gz", gzip.compress(entry(b"data/meta.mat", 2**40)), "of at most"),
         (
             "ILSVRC2012_devkit_t12.tar.gz",
             archive(("data/meta.mat", b"x" * 200), ("data/ILSVRC2012_validation_ground_truth.txt", b"1")),
             "must hold data/meta.mat and",
         ),
     ],
-    ids=["a size", "the size of a name", "many names", "cut off", "a size in a compressed file", "no matrix"],
+    ids=["a size", "the size of a name", "cut off", "no matrix"],
 )
 def test_an_archive_that_lies_is_one_line(
     archive: str, content: bytes, part: str, archives: Path, tmp_path: Path

@@ -15,7 +15,6 @@ from tests.support.valid_record import problems
 from tests.support.watched_run import (
     ALGORITHMS,
     BUDGET,
-    CYCLE,
     FREE_RUNNING,
     LOCKSTEP,
     LONG,
@@ -24,7 +23,6 @@ from tests.support.watched_run import (
     results,
     resume,
     start,
-    undisturbed,
 )  # fmt: skip
 
 GOSSIP = (*FREE_RUNNING["gossip"], "nodes=3")
@@ -37,32 +35,6 @@ def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(prefork: Pref
     watched.skip_pauses()
     watched.assert_ends("completed", 0)
     assert watched.run.summary["workers_lost"] == 1
-
-
-def test_workers_wait_for_a_server_that_was_stopped_briefly(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", *FREE_RUNNING["easgd"], "nodes=3", BUDGET)
-    pid = watched.wait_for_marks()["server 0"]
-    os.kill(pid, signal.SIGSTOP)
-    signal.sigtimedwait([], 1.0)
-    os.kill(pid, signal.SIGCONT)
-    watched.skip_pauses()
-    watched.assert_ends("completed", 0)
-    assert watched.run.summary["workers_lost"] == 0
-
-
-@pytest.mark.parametrize("algo", LOCKSTEP)
-def test_all_wait_for_a_worker_that_was_stopped_briefly(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    options = (*LOCKSTEP[algo], "nodes=3", BUDGET)
-    expected = undisturbed(prefork, tmp_path / "undisturbed", *options)
-    watched = start(prefork, tmp_path / "run", *options)
-    pid = watched.wait_for_marks()["worker 1"]
-    os.kill(pid, signal.SIGSTOP)
-    signal.sigtimedwait([], 1.0)
-    os.kill(pid, signal.SIGCONT)
-    watched.skip_pauses()
-    watched.assert_ends("completed", 0)
-    assert watched.lines_about("worker 1") == []
-    assert results(watched.run.marks, CYCLE[algo]) == results(expected.run.marks, CYCLE[algo])
 
 
 @pytest.mark.parametrize("first", ["coordinator", "the command"])
