@@ -33,8 +33,8 @@ from counterparts.gossip_push import push
 from counterparts.outer_steps import gym_diloco, noloco
 from counterparts.relaysgd import relaysgd
 from counterparts.torch_packages import decent_dpsgd, fairscale_slowmo, torchft_diloco
+from counterparts.training import COUNTERPARTS, Counterpart, Steps, Training, carry_out, points
 
-from tests.support.counterparts import COUNTERPARTS, Counterpart, Steps, Training, carry_out, points
 from tests.support.prefork import Prefork
 from tests.support.simulate import experiment
 from tests.support.watched_algorithms import observed

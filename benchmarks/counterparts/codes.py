@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
 from dsgd.streams import stream
-from tests.support.counterparts import Counterpart, Steps, Training
+
+from .training import Counterpart, Steps, Training
 
 
 def reducer(name: str) -> Counterpart:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support.counterparts import Steps, Training
+from .training import Steps, Training
 
 
 def push(training: Training) -> Steps:

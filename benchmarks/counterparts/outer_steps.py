@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 
 from dsgd.streams import stream
-from tests.support.counterparts import Steps, Training
+
+from .training import Steps, Training
 
 
 def noloco(training: Training) -> Steps:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from tests.support.counterparts import Counterpart, Steps, Training
+from .training import Counterpart, Steps, Training
 
 DEFAULTS: dict[str, Any] = {
     "seed": 0,

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from tests.support.counterparts import Steps, Training
+from .training import Steps, Training
 
 
 def torchft_diloco(training: Training) -> Steps:

@@ -3,8 +3,6 @@
     with Network(hosts=4, rate="100mbit") as network:
         network.run(2, "hostname")
 
-    python -m tests.support.network --hosts 4 --rate 100mbit -- COMMAND      # on every host, $HOST is 1 to 4
-
 A host is a network, a UTS and a mount namespace: its own loopback, its own eth0 at 10.78.0.I, its own name hI, its own
 /dev/shm, and an /etc/hosts with all hosts; files, users and process ids are the machine's. Each eth0 is one end of a
 veth pair, the other end is a port of a bridge in a namespace of its own. Both ends are shaped with tbf, so the rate
@@ -18,7 +16,6 @@ each other.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import functools
@@ -32,7 +29,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +53,7 @@ class Network:
         burst_bytes(rate)
         self.hosts = range(1, hosts + 1)
         self._warden = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                __file__,
-                "--warden",
-                f"--hosts={hosts}",
-                f"--rate={rate}",
-                f"--latency={latency_s}",
-            ],
+            [sys.executable, "-I", __file__, str(hosts), rate, str(latency_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which then closes the network
@@ -111,25 +99,13 @@ class Network:
     def popen(self, host: int, *command: str, **options: Any) -> subprocess.Popen[Any]:
         return subprocess.Popen(self.argv(host, *command, cwd=options.pop("cwd", None)), **options)
 
-    def link(self, host: int, state: str) -> None:
-        """Cut the link of a host (down), mend it (up), or give it another rate."""
-        if state in ("down", "up"):  # at the bridge: the host sees its cable pulled, and keeps its address and routes
-            _do(*self._enter(0, "net"), "ip", "link", "set", f"v{host}", state)
-        else:
-            _do(*self._enter(host, "net"), *_shape("eth0", state))
-            _do(*self._enter(0, "net"), *_shape(f"v{host}", state))
+    def cut(self, host: int) -> None:
+        """Cut the link of a host at the bridge: the host sees its cable pulled, and keeps its address and routes."""
+        _do(*self._enter(0, "net"), "ip", "link", "set", f"v{host}", "down")
 
     def processes(self, host: int) -> dict[int, str]:
         """What runs on a host: names by process id."""
-        return _members({self._namespace(host)})
-
-    def kill(self, host: int) -> None:
-        """SIGKILL to everything that runs on a host."""
-        if not _kill_members({self._namespace(host)}):
-            raise RuntimeError(f"processes of host {host} did not end within {PATIENCE_S / 2:g} s")
-
-    def _namespace(self, host: int) -> int:
-        return os.stat(f"/proc/{self._warden.pid}/fd/{self._descriptors[host]['net']}").st_ino
+        return members({os.stat(f"/proc/{self._warden.pid}/fd/{self._descriptors[host]['net']}").st_ino})
 
     def _enter(self, index: int, *kinds: str) -> list[str]:
         files = {kind: f"/proc/{self._warden.pid}/fd/{self._descriptors[index][kind]}" for kind in kinds}
@@ -158,7 +134,7 @@ def burst_bytes(rate: str) -> int:
     """What passes unshaped after a pause: a millisecond's worth, and no less than two of the largest packets."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", rate)
     if not match:
-        raise ValueError(f"a link must be down, up or a rate like 100mbit, got {rate!r}")
+        raise ValueError(f"rate must be like 100mbit, got {rate!r}")
     return max(2**17, int(float(match[1]) * BITS[match[2]] / 8 / 1000))
 
 
@@ -242,7 +218,7 @@ def _kill_members(networks: set[int]) -> bool:
     """SIGKILL to all processes in these network namespaces, until twice in a row there is none. False: some stay."""
     quiet, deadline = 0, time.monotonic() + PATIENCE_S / 2
     while quiet < 2 and time.monotonic() < deadline:
-        found = _members(networks)
+        found = members(networks)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -251,7 +227,7 @@ def _kill_members(networks: set[int]) -> bool:
     return quiet == 2
 
 
-def _members(networks: set[int]) -> dict[int, str]:
+def members(networks: set[int]) -> dict[int, str]:
     """All processes in these network namespaces but this one: their names."""
     found = {}
     for entry in Path("/proc").iterdir():
@@ -264,26 +240,5 @@ def _members(networks: set[int]) -> dict[int, str]:
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.support.network", description=str(__doc__).partition("\n")[0]
-    )
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rate", default="1gbit", help="of each link, like 100mbit")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds of one way between two hosts")
-    parser.add_argument("--warden", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs="*", help="is run on each host, with $HOST from 1 and $HOSTS; after --")
-    options = parser.parse_args(arguments)
-    if options.warden:
-        return _warden(options.hosts, options.rate, options.latency)
-    if not options.command:
-        parser.error("a command must be given after --")
-    if reason := available():
-        parser.exit(1, f"no network on this machine: {reason}\n")
-    with Network(options.hosts, options.rate, options.latency) as network:
-        processes = [network.popen(host, *options.command) for host in network.hosts]
-        return max(abs(process.wait()) for process in processes)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_warden(int(sys.argv[1]), sys.argv[2], float(sys.argv[3])))

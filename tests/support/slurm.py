@@ -4,8 +4,6 @@
         job = slurm.submit("srun hostname", "--nodes=4", f"--output={folder}/out")
         assert slurm.wait(job) == "COMPLETED"
 
-    python -m tests.support.slurm -- COMMAND        # on the login node, for as long as it runs
-
 Hosts h1 to h4 are the nodes, with a slurmd each. Host h5 is the login node and has slurmctld and munged, with a key of
 their own; nothing is read from or written to /etc. Files are the machine's: a shared file system. There are two
 partitions: `low`, whose jobs are requeued when one of `high` wants their nodes; `--signal` is sent then as well. A node
@@ -14,16 +12,13 @@ claims four processors, whatever the machine has. There is no accounting databas
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +81,6 @@ class Slurm:
         self.folder = folder
         self._network = Network(hosts=LOGIN, rate=rate)
         self._daemons: list[subprocess.Popen[bytes]] = []
-        self._crashed: set[int] = set()
         outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
         path = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM}"
         self.environment = {**outside, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf")}
@@ -124,10 +118,6 @@ class Slurm:
         options.setdefault("timeout", PATIENCE_S)
         return self._network.run(LOGIN, *command, **options)
 
-    def popen(self, *command: str, **options: Any) -> subprocess.Popen[str]:
-        """subprocess.Popen on the login node, for text."""
-        return self._network.popen(LOGIN, *command, **{"text": True, "env": self.environment} | options)
-
     def submit(self, script: str, *options: str, **run: Any) -> str:
         """The number of a new batch job. script: its lines. options: of sbatch."""
         whole = script if script.startswith("#!") else f"#!/bin/bash\n{script}\n"
@@ -151,55 +141,20 @@ class Slurm:
             time.sleep(0.1)
         return state
 
-    # Nodes and links
-
-    def link(self, node: int, state: str) -> None:
-        """Cut the link of a node (down), mend it (up), or give it another rate."""
-        self._network.link(node, state)
-
-    def crash(self, node: int) -> None:
-        """A node loses its power: nothing on it runs any more, and nobody is told."""
-        self._network.link(node, "down")
-        self._network.kill(node)
-        self._crashed.add(node)
-
-    def report(self, node: int) -> None:
-        """Tell the controller now that a node is down; by itself it finds out when 20 seconds have passed."""
-        self.run("scontrol", "update", f"nodename=h{node}", "state=down", "reason=crashed")
-
-    def start(self, node: int) -> None:
-        """A node that has crashed is back, without its jobs."""
-        self._network.link(node, "up")
-        self._daemon(node, "slurmd", "-D")
-        self._crashed.discard(node)
-
-        def is_back() -> bool:
-            self.run("scontrol", "update", f"nodename=h{node}", "state=resume", check=False)
-            return self.idle(node) == 1
-
-        self._wait_until(is_back, f"h{node} does not come back")
-
-    def idle(self, *nodes: int) -> int:
-        """How many nodes have nothing to do; of these, if any are given."""
-        some = [f"--nodes={','.join(f'h{node}' for node in nodes)}"] if nodes else []
-        said = self.run("sinfo", "--noheader", "--partition=low", "--Node", "--format=%t", *some, check=False).stdout
+    def idle(self) -> int:
+        """How many nodes have nothing to do."""
+        said = self.run("sinfo", "--noheader", "--partition=low", "--Node", "--format=%t", check=False).stdout
         return said.split().count("idle")
 
     def settle(self) -> None:
-        """End all jobs, start the nodes that have crashed, and wait until every node is free."""
+        """End all jobs, and wait until every node is free."""
         self.run("scancel", "--user=root")
-        for node in sorted(self._crashed):
-            self.start(node)
         self._wait_until(lambda: self.idle() == len(NODES), "its nodes do not become idle again")
 
     def processes(self, node: int) -> dict[int, str]:
         """What runs on a node besides slurmd: names by process id."""
         found = self._network.processes(node)
         return {pid: name for pid, name in found.items() if not name.startswith("slurmd")}
-
-    def on(self, node: int, *command: str) -> str:
-        """What a command prints on a node, past SLURM. Its failure is an error."""
-        return self._network.run(node, *command, capture_output=True, text=True, check=True).stdout
 
     def _daemon(self, host: int, *command: str) -> None:
         with (self.folder / f"{command[0]}-h{host}.out").open("ab") as out:
@@ -234,19 +189,3 @@ def available() -> str | None:
     if missing:
         return f"needs the tools {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)"
     return network.available()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    summary = str(__doc__).partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m tests.support.slurm", description=summary)
-    parser.add_argument("--rate", default="1gbit", help="of each link, like 100mbit")
-    parser.add_argument("command", nargs="+", help="is run on the login node; after --")
-    options = parser.parse_args(arguments)
-    if reason := available():
-        parser.exit(1, f"no SLURM on this machine: {reason}\n")
-    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, Slurm(Path(folder), options.rate) as slurm:
-        return slurm.popen(*options.command).wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,11 +4,7 @@ killed command has left behind does not stand in the way."""
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -67,33 +63,6 @@ def test_results_of_papers_are_of_one_command(tmp_path: Path) -> None:
     line = "dsgd-reproduce: --results must not be in use by another command, got results\n"
     assert (second.returncode, second.stdout, second.stderr) == (2, "", line)
     assert not (tmp_path / "results").exists()
-
-
-def test_what_a_dead_owner_has_forked_is_waited_for(tmp_path: Path) -> None:
-    script = """
-import os, sys, time
-from pathlib import Path
-from dsgd.cli.folders import owned
-with owned(Path(sys.argv[1]), "--folder"):
-    if os.fork() == 0:
-        sys.stdin.read(1)
-        os._exit(0)
-    os.kill(os.getpid(), 9)
-"""
-    owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE)
-    assert owner.wait(timeout=PATIENCE_S) == -signal.SIGKILL
-    waiting = os.fork()
-    if waiting == 0:
-        try:
-            with owned(tmp_path, "--folder"):
-                os._exit(0)
-        finally:
-            os._exit(1)
-    time.sleep(0.2)
-    assert os.waitpid(waiting, os.WNOHANG) == (0, 0)
-    assert owner.stdin is not None
-    owner.communicate(b"x")
-    assert os.waitpid(waiting, 0)[1] == 0
 
 
 @pytest.fixture

@@ -17,43 +17,26 @@ from dsgd.runner.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
 from tests.support.planes import until
 from tests.support.proc import is_alive, processes
+from tests.system.cli.test_same_bytes import without_host_time
 from tests.system.core.test_sweep import SLOW
 
 SMALL = "cluster.gradient_s=0.01 nodes=2 budget.steps=20 eval.every_steps=5"
 ENDLESS = "experiment=quadratic nodes=2 budget.steps=10000000 eval.every_steps=50"
 
 
-def without_host_time(metrics: Path) -> bytes:
-    return re.sub(rb'"wall_s": [0-9.e+-]+,? ?', b"", metrics.read_bytes())
-
-
-def test_the_records_are_those_of_one_job_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_records_are_those_of_one_job_after_the_other(here: Path) -> None:
     for name, jobs in (("one", 1), ("two", 2)):
         line = ("algo=sync,gossip", "seed=0,1", f"sweep.jobs={jobs}", f"hydra.sweep.dir={name}")
         result = call("-m", *SMALL.split(), *line)
         assert result.status == 0, result.err
-    folders = sorted(path.name for path in (tmp_path / "one").iterdir() if path.is_dir())
+    folders = sorted(path.name for path in (here / "one").iterdir() if path.is_dir())
     assert len(folders) == 4
     for folder in folders:
-        one, two = tmp_path / "one" / folder, tmp_path / "two" / folder
+        one, two = here / "one" / folder, here / "two" / folder
         assert (one / "config.yaml").read_bytes() == (two / "config.yaml").read_bytes()
         assert without_host_time(one / "metrics.jsonl") == without_host_time(two / "metrics.jsonl")
         assert summary(one) == summary(two)
         assert summary(one)["threads"] == 1
-
-
-def test_a_sweep_of_any_size_is_a_few_lines_and_what_all_print_comes_once(tmp_path: Path) -> None:
-    result = shell(f"dsgd-run -m {SMALL} algo=sync,gossip optimizer.lr=0.1,0.2 sweep.jobs=2", tmp_path)
-    assert result.returncode == 0, result.stderr
-    shown = result.stderr.splitlines()
-    assert [re.sub(r"in \d+ s$", "in _ s", text) for text in shown if " runs in " in text] == ["4 runs in _ s"]
-    assert not [text for text in shown if "lr=" in text]
-    assert result.stderr.count("engine: sim") == 1
-    assert len(shown) < 8, shown
-    assert [text.rpartition("/")[2] for text in result.stdout.splitlines() if text.startswith("record: ")] == [
-        "0_sync_2", "1_sync_2", "2_gossip_2", "3_gossip_2",
-    ]  # fmt: skip
 
 
 def sweep_of(folder: Path, at_once: int, *kinds: str) -> LocalSweep:
@@ -229,16 +212,6 @@ def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path)
         assert summary(folder)["status"] == "interrupted"
         assert (folder / "checkpoint.pt").exists()
     assert lines(folders[2]) == 0
-
-
-def test_without_resume_a_record_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = ("-m", "experiment=quadratic", "nodes=2,3", "budget.steps=3", "hydra.sweep.dir=swept")
-    assert call(*line).status == 0
-    refused = call(*line)
-    assert refused.status == 2
-    assert refused.err.endswith("resume=auto makes the missing runs\n")
-    assert call(*line, "resume=auto").status == 0
 
 
 @pytest.mark.parametrize(

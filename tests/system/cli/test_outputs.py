@@ -29,13 +29,12 @@ Main = Callable[[Sequence[str]], int]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(here: Path) -> Path:
     """A folder with a record, a file, and a folder named like a file."""
-    monkeypatch.chdir(tmp_path)
     assert call(*TINY.split(), "hydra.run.dir=runs/a").status == 0
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder.yaml").mkdir()
-    return tmp_path
+    (here / "file").write_text("")
+    (here / "folder.yaml").mkdir()
+    return here
 
 
 def refused(main: Main, line: str, key: str, here: Path, capsys: pytest.CaptureFixture[str]) -> str:

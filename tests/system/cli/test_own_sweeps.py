@@ -71,31 +71,6 @@ def test_what_cannot_be_pickled_is_swept_as_anything_else(tmp_path: Path) -> Non
     assert calls.read_text() == "."  # once, however many jobs there are
 
 
-FAILING = """
-from dataclasses import dataclass
-from dsgd.worker import Algorithm
-
-@dataclass(frozen=True)
-class Failing(Algorithm):
-    async def train(self, worker):
-        if worker.nodes == 3:
-            raise RuntimeError("it broke")
-        while not worker.done:
-            worker.step(await worker.gradient())
-"""
-
-
-def test_a_failed_job_does_not_end_the_others_and_shows_in_the_exit_status(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(FAILING)
-    line = "dsgd-run -m experiment=quadratic ~algo.overlap ~algo.backups ~algo.elastic algo._target_=own.Failing"
-    line += " nodes=2,3,4 budget.steps=3"
-    swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
-    assert swept.returncode == 1, swept.stderr
-    assert "RuntimeError: it broke" in swept.stderr
-    found = {path.name: summary(path)["status"] for path in (tmp_path / "swept").iterdir() if path.is_dir()}
-    assert found == {"0_sync_2": "completed", "1_sync_3": "failed", "2_sync_4": "completed"}
-
-
 BROKEN = """
 from dataclasses import dataclass
 from dsgd.models import MLP

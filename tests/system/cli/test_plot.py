@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dsgd.cli.plot import main
+from tests.support.command import in_python
 from tests.support.records import write_record
 
 
@@ -36,19 +35,8 @@ def test_a_figure_of_ones_own_comes_with_its_table(tmp_path: Path, capsys: pytes
     for nodes in (2, 4):
         for seed in (0, 1):
             write_record(tmp_path / "runs" / f"{nodes}{seed}", "sync", nodes=nodes, seed=seed)
-    options = [
-        "--y",
-        "test_error",
-        "--x",
-        "nodes",
-        "--width",
-        "single",
-        "--format",
-        "png,pdf",
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    assert main([str(tmp_path / "runs"), *options]) == 0
+    options = f"--y test_error --x nodes --width single --format png,pdf --out {tmp_path / 'out'}"
+    assert main([str(tmp_path / "runs"), *options.split()]) == 0
     expected = {f"test_error_by_nodes.{kind}" for kind in ("png", "pdf", "csv", "md", "setting.json", "tex")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == expected
     text = capsys.readouterr().out
@@ -70,32 +58,21 @@ empty --y test_loss --x nodes -> no run under empty: no folder with metrics.json
 
 
 @pytest.mark.parametrize("case", BAD[1:-1].split("\n"))
-def test_an_error_is_one_line_and_nothing_is_written(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_an_error_is_one_line_and_nothing_is_written(case: str, here: Path, capsys: pytest.CaptureFixture[str]):
     line, message = case.split(" -> ")
-    write_record(tmp_path / "run")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
+    write_record(here / "run")
+    (here / "empty").mkdir()
+    (here / "file").write_text("")
+    before = sorted(here.rglob("*"))
     assert main(line.split()) == 2
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(here.rglob("*")) == before
     assert capsys.readouterr() == ("", f"dsgd-plot: {message}\n")
 
 
 def test_neither_reading_nor_drawing_imports_torch_and_help_no_matplotlib(tmp_path: Path):
     """`dsgd-plot --help` answers at once, and records can be drawn where torch is slow to load."""
     write_record(tmp_path / "run")
-    script = "import sys\nfrom dsgd.cli.plot import main\n{}\nprint([m for m in {} if m in sys.modules])"
-    for call, loaded in (
-        ("try: main(['--help'])\nexcept SystemExit: pass", "[]"),
-        (f"main([{str(tmp_path / 'run')!r}, '--out', {str(tmp_path / 'out')!r}])", "['matplotlib']"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", script.format(call, ("torch", "matplotlib"))],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.splitlines()[-1] == loaded
+    script = "import sys\nfrom dsgd.cli.plot import main\ntry: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+    script += "print([name for name in ('torch', 'matplotlib') if name in sys.modules])"
+    for line, loaded in ((["--help"], "[]"), ([tmp_path / "run", "--out", tmp_path / "out"], "['matplotlib']")):
+        assert in_python(script, *line).splitlines()[-1] == loaded

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 from pathlib import Path
 
 import pytest
 
-from dsgd.record.mirror import PACKAGES, Mirror, new_lines
+from dsgd.record.mirror import PACKAGES, Mirror
 from tests.support.command import PATIENCE_S, call, lines, shell, signalled, summary
 
 RUN = [
@@ -97,14 +96,6 @@ def assert_in_mlflow(folder: Path, variables: dict[str, str]) -> None:
         assert files == {"config.yaml", "metrics.jsonl", "summary.json"}
 
 
-def test_mlflow_has_every_line(tmp_path: Path) -> None:
-    needs("mlflow")
-    result = shell(f"dsgd-run {shlex.join([*RUN, 'track=[mlflow]'])}", tmp_path, **store(tmp_path))
-    assert result.returncode == 0, result.stderr
-    assert "mlflow" not in result.stderr
-    assert_in_mlflow(tmp_path / "run", store(tmp_path))
-
-
 # Nothing that a library does stops a run
 
 
@@ -163,12 +154,3 @@ def test_a_stuck_tracker_does_not_hold_up_another(
         f"mlflow: not done 0.2 s after the run; {WITHOUT_IT}",
         f"tensorboard: ImportError: none; {WITHOUT_IT}",
     ]
-
-
-def test_a_resumed_run_is_mirrored_whole(tmp_path: Path) -> None:
-    """Lines from before the interruption are copied as well; a torn last line is not."""
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
-    read, write = os.pipe()
-    os.close(write)
-    with os.fdopen(read) as ended:
-        assert list(new_lines(tmp_path / "metrics.jsonl", ended)) == [b'{"a": 1}', b'{"a": 2}']

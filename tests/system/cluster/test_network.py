@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.network import Network
+from tests.support.network import Network, members
+from tests.support.planes import until
 
 PATIENCE_S = 60
 Make = Callable[..., Network]
@@ -35,39 +35,6 @@ time.sleep(1000)
 """
 
 
-def python(text: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-I", "-c", text, *arguments]
-
-
-def members(namespaces: list[int]) -> list[int]:
-    """Processes in these network namespaces."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "ns" / "net").stat().st_ino in namespaces:
-                    found.append(int(entry.name))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-    return found
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
-
-
-def test_hosts_know_themselves_and_each_other_by_name(network: Make) -> None:
-    made = network(hosts=3, rate="100mbit")
-    ask = 'import socket; print(socket.gethostname(), *(socket.gethostbyname(f"h{i}") for i in (1, 2, 3)))'
-    for host in made.hosts:
-        said = made.run(host, *python(ask), capture_output=True, text=True, check=True).stdout
-        assert said == f"h{host} 10.78.0.1 10.78.0.2 10.78.0.3\n"
-        assert made.address(host) == f"10.78.0.{host}"
-
-
 def test_hosts_have_no_way_out(network: Make) -> None:
     made = network(hosts=1, rate="100mbit")
     said = made.run(1, "ip", "-4", "route", capture_output=True, text=True, check=True).stdout
@@ -81,12 +48,12 @@ def test_nothing_is_left_after_its_maker_was_killed(network: Make) -> None:
     assert owner.stdout is not None
     warden, namespaces, fork = json.loads(owner.stdout.readline())
     try:
-        wait_until(lambda: len(members(namespaces)) >= 4)
+        until(lambda: len(members(set(namespaces))) >= 4)
         owner.kill()
         owner.wait(PATIENCE_S)
-        wait_until(lambda: not members(namespaces))
+        until(lambda: not members(set(namespaces)))
         status = Path(f"/proc/{warden}/status")  # its new parent may be slow to reap it
-        wait_until(lambda: not status.exists() or "State:\tZ" in status.read_text())
+        until(lambda: not status.exists() or "State:\tZ" in status.read_text())
     finally:
         os.kill(fork, signal.SIGKILL)
         owner.stdout.close()

@@ -127,10 +127,7 @@ def split(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "parts"), [(case[0], case[1:]) for case in CASES], ids=[case[0][:60] for case in CASES]
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
-    line: str, parts: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_one_line_and_leaves_nothing(line: str, parts: tuple[str, ...], here: Path) -> None:
     before = list(sys.argv)
     result = call(*split(line))
     assert result.status == 2
@@ -138,12 +135,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert result.err.endswith("\n")
     assert len(result.err.splitlines()) == 1
     assert [part for part in parts if part not in result.err] == []
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
     assert sys.argv == before
 
 
-def test_a_value_that_the_shell_has_split_is_told_its_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_value_that_the_shell_has_split_is_told_its_quotes(here: Path) -> None:
     for words, whole in [
         ("cluster.slow_nodes={3:; 2.0}; nodes=4", "cluster.slow_nodes={3: 2.0}"),
         ("cluster.stalls=[{node:; 1,; start_s:; 2}]", "cluster.stalls=[{node: 1, start_s: 2}]"),
@@ -151,7 +147,7 @@ def test_a_value_that_the_shell_has_split_is_told_its_quotes(tmp_path: Path, mon
         result = call(*words.split("; "))
         first = words.partition(";")[0]
         assert (result.status, result.err) == (2, f"a value with spaces must be in quotes, '{whole}', got {first}\n")
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -16,23 +16,6 @@ from dsgd.gradients.compiled import kernels_are_there
 from dsgd.runner.configuration import configure
 from tests.support.command import PATIENCE_S, call, environment, lines, on_a_terminal, shell, summary, typed
 
-MARK = {
-    *("time_s", "clock", "wall_s", "samples", "epoch", "lr", "train_loss", "test_loss", "test_accuracy"),
-    *("test_top5", "worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max", "consensus_distance"),
-    *("pairwise_distance_median", "discrepancy", "bytes_received"),
-    *("staleness_mean", "staleness_max", "bytes_sent", "idle_fraction_mean", "idle_fraction_max"),
-}
-SUMMARY = {
-    *("algo", "nodes", "engine", "clock", "status", "time_s", "wall_s", "samples", "epochs"),
-    *("train_loss", "test_loss", "test_accuracy", "test_top5"),
-    *("worker_accuracy_min", "worker_accuracy_mean", "worker_accuracy_max"),
-    *("target_accuracy", "target_loss", "time_to_target_s", "target_resolution_s", "target_censored_at_s"),
-    *("first_crossing_s", "stable_crossing_s"),
-    *("bytes_sent_total", "bytes_sent_max_node", "idle_fraction_mean", "idle_fraction_max"),
-    *("staleness_mean", "staleness_max", "consensus_distance", "pairwise_distance_median", "discrepancy"),
-    *("worker_steps", "bytes_sent_max_server"),
-    *("bytes_received_total", "bytes_received_max_node", "bytes_received_max_server"),
-}
 LINE = "dsgd-run algo=gossip nodes=4 budget.steps=40 eval.every_steps=20 trace=true hydra.run.dir='my runs/first'"
 
 
@@ -53,10 +36,8 @@ def test_the_record_has_its_fields(typed_run: tuple[subprocess.CompletedProcess[
     written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [mark["samples"] for mark in written] == [0, 20 * 64, 40 * 64]
     for mark in written:
-        assert mark.keys() >= MARK
         assert mark["clock"] == "virtual"
     last = json.loads((folder / "summary.json").read_text())
-    assert last.keys() >= SUMMARY
     assert (last["algo"], last["nodes"], last["engine"], last["status"]) == ("gossip", 4, "sim", "completed")
     assert last["samples"] == 40 * 64
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -102,7 +83,6 @@ def test_real_processes_make_the_same_kind_of_record(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "engine: dist, as configured; time is the wall's; workers compute on the CPU" in result.stderr
     last = summary(tmp_path / "run")
-    assert last.keys() >= SUMMARY - {"wall_s"}
     assert (last["engine"], last["clock"], last["status"], last["samples"]) == ("dist", "wall", "completed", 60)
     assert lines(tmp_path / "run") == 3
     assert result.stdout.splitlines()[-1] == f"record: {tmp_path / 'run'}"

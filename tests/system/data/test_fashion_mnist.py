@@ -20,12 +20,9 @@ def need_fashion_mnist() -> None:
     need("fashion_mnist", None if SYSTEM.is_dir() else f"no folder {SYSTEM}: apt-get install dataset-fashion-mnist")
 
 
-def test_the_files_of_the_system_package_are_found_by_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_files_of_the_system_package_are_found_by_themselves(here: Path) -> None:
     """60,000 and 10,000 images of ten classes with equally many each, and the published mean of the pixels."""
     need_fashion_mnist()
-    monkeypatch.chdir(tmp_path)
     data = Idx().load(4, 32, 0, torch.float32)
     assert (data.train[0].shape, data.test[0].shape) == ((60000, 1, 28, 28), (10000, 1, 28, 28))
     assert np.bincount(data.train[1]).tolist() == [6000] * 10

@@ -12,14 +12,11 @@ from tests.unit.data.test_own_data import HERE, LINE
 
 
 @pytest.mark.parametrize("target", ["blobs", "still"])
-def test_training_on_your_own_data_lowers_the_loss(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_training_on_your_own_data_lowers_the_loss(target: str, here: Path) -> None:
     line = [*LINE, f"data.target={HERE}{target}", "model.hidden=[8]", "budget.epochs=10", "engine=sim"]
     result = call(*line, "hydra.run.dir=run")
     assert result.status == 0, result.err
-    found = marks(tmp_path / "run")
+    found = marks(here / "run")
     assert found[-1]["train_loss"] < 0.7 * found[0]["train_loss"]
     assert found[-1]["test_accuracy"] > 0.5
     assert found[-1]["test_top5"] is None
@@ -46,10 +43,7 @@ def test_data_that_cannot_be_are_one_line(
 
 
 @pytest.mark.parametrize(("kind", "model"), [("bytes", "resnet8"), ("features", "mlp")])
-def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(
-    kind: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(kind: str, model: str, here: Path) -> None:
     line = [
         "data=import",
         "data.target=tests.unit.data.test_decoding.images",
@@ -67,6 +61,6 @@ def test_the_kernels_serve_imported_data_and_the_loop_computes_what_it_did(
         result = call(*line, *options, f"hydra.run.dir={name}")
         assert result.status == 0, result.err
         assert "does not know" not in result.err
-        losses[name] = [mark["train_loss"] for mark in marks(tmp_path / name)]
+        losses[name] = [mark["train_loss"] for mark in marks(here / name)]
     assert losses["loop"] == losses["read"]
     assert losses["compiled"] == pytest.approx(losses["loop"], rel=1e-3)

@@ -62,11 +62,10 @@ def planned(study: Study, scale: str) -> int:
 
 
 @pytest.mark.parametrize("paper", [*PAPERS, *AT_REAL_SCALE], ids=lambda paper: paper.key)
-def test_every_point_of_a_study_resolves(paper: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_point_of_a_study_resolves(paper: Paper, here: Path) -> None:
     if paper in AT_REAL_SCALE:
         need_fashion_mnist()  # one of its tasks
-    (tmp_path / "kjv.txt").write_bytes(bytes(BOOK_BYTES))  # the text itself is nowhere needed
+    (here / "kjv.txt").write_bytes(bytes(BOOK_BYTES))  # the text itself is nowhere needed
     for study in paper.studies:
         if study.by is None:
             assert any(study.at(scale) is not None for scale in SCALES)

@@ -26,12 +26,11 @@ def test_every_command_of_dsgd_sweep_is_documented() -> None:
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_every_documented_command_is_valid(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"`default\.yaml`\]\(.*\):\n\n((?:    .*\n)+)", PAGE)
-    (tmp_path / "mine" / "slurm").mkdir(parents=True)
-    (tmp_path / "mine" / "slurm" / "site.yaml").write_text(re.sub(r"^    ", "", block, flags=re.MULTILINE))
+    (here / "mine" / "slurm").mkdir(parents=True)
+    (here / "mine" / "slurm" / "site.yaml").write_text(re.sub(r"^    ", "", block, flags=re.MULTILINE))
     parser().parse_args(arguments)
     if arguments[0] == "submit":
         assert main([*arguments, "--dry-run"]) == 0, capsys.readouterr().err

@@ -1,21 +1,14 @@
 """Other people's implementations of what dsgd has, trained in processes of their own on the same data.
 
-    python -m tests.support.counterparts FOLDER '{"a case": ["power_sgd", "key=value", ...]}'
-
-A case is the name of a counterpart and a configuration. As many processes as there are workers, forked like those of
-the engine, begin with the initial parameters of the configuration, take its batches, and make its steps by torch's
-optimiser. Worker i leaves in FOLDER/<case>/<i>.npy, [1 + steps, 2, d], before and after every step its parameters and
-the output model, where the counterpart yields one that is not the mean of the workers; and in <i>.points.npy,
-[steps, d], the parameters at which it has taken its gradients.
+As many processes as there are workers, forked like those of the engine, begin with the initial parameters of the
+configuration, take its batches, and make its steps by torch's optimiser. Worker i leaves in <folder>/<case>/<i>.npy,
+[steps, d], the parameters at which it has taken its gradients. The counterparts here are torch's own.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +25,8 @@ from dsgd.experiment import Experiment
 from dsgd.optim.optimizer import SGD, AdamW
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.forked import forked
-from tests.support.simulate import experiment
 
-ROOT = Path(__file__).parents[2]
-PATIENCE_S = 120  # after which a test gives up; nothing is measured with it
-Steps = Iterator["Tensor | None"]  # for every step the output model [d]; None: the mean of the workers
+Steps = Iterator["Tensor | None"]  # one item for every step
 
 
 @dataclass(frozen=True)
@@ -178,46 +168,17 @@ COUNTERPARTS: dict[str, Counterpart] = {
 }
 
 
-def trained(folder: Path, cases: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
-    """Train counterparts, one after the other, and return all workers' parameters of each, [nodes, 1 + steps, d]."""
-    line = [sys.executable, "-m", "tests.support.counterparts", str(folder), json.dumps(cases)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
-    return {case: left(folder / case)[:, :, 0] for case in cases}
-
-
-def left(folder: Path) -> np.ndarray:
-    """Return what the workers of a case left, [nodes, 1 + steps, 2, d]."""
-    return np.stack([np.load(folder / f"{rank}.npy") for rank in range(len(list(folder.glob("*.points.npy"))))])
-
-
 def points(folder: Path, nodes: int) -> np.ndarray:
     """Return the parameters at which the workers of a case took their gradients, [nodes, steps, d]."""
-    return np.stack([np.load(folder / f"{rank}.points.npy") for rank in range(nodes)])
-
-
-def losses(path: np.ndarray, overrides: Sequence[str]) -> list[float]:
-    """Return the training losses of models [n, d], computed by torch alone, over the samples that marks take."""
-    configured = experiment(*overrides)
-    problem = build_problem(configured)
-    inputs, targets = (part[: configured.eval.train_samples] for part in problem.data.train_set)
-    found = []
-    for x in path:
-        nn.utils.vector_to_parameters(torch.from_numpy(x), problem.module.parameters())
-        with torch.no_grad():
-            found.append(float(nn.functional.cross_entropy(problem.module(inputs), targets)))
-    return found
+    return np.stack([np.load(folder / f"{rank}.npy") for rank in range(nodes)])
 
 
 def train(folder: Path, counterpart: Counterpart, configured: Experiment, rank: int) -> None:
     training = Training(configured, build_problem(configured), rank)
-    path = [torch.stack([training.vector()] * 2)]
-    for output in counterpart(training):
-        x = training.vector()
-        path.append(torch.stack([x, x if output is None else output]))
+    for _ in counterpart(training):
+        pass
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / f"{rank}.npy", torch.stack(path).numpy())
-    np.save(folder / f"{rank}.points.npy", torch.stack(training.points).numpy())
+    np.save(folder / f"{rank}.npy", torch.stack(training.points).numpy())
 
 
 def work(folder: Path, cases: Cases, nodes: int, rank: int) -> None:
@@ -236,14 +197,3 @@ def carry_out(folder: Path, cases: Cases) -> int:
     pids = forked(nodes, lambda rank: work(folder, cases, nodes, rank))
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
     return max(map(abs, statuses))
-
-
-def main() -> None:
-    folder, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
-    sys.exit(
-        carry_out(folder, {case: (COUNTERPARTS[name], experiment(*keys)) for case, (name, *keys) in asked.items()})
-    )
-
-
-if __name__ == "__main__":
-    main()
