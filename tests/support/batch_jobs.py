@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,6 @@ class Record:
     @property
     def summary(self) -> dict[str, Any]:
         return json.loads((self.folder / "summary.json").read_text())
-
-    def is_one_curve(self) -> None:
-        """However often the run was ended and went on: time and samples grow, and so does what was sent."""
-        marks = self.marks
-        for before, after in pairwise(marks):
-            assert before["time_s"] <= after["time_s"]
-            assert before["samples"] < after["samples"]
-            assert before["bytes_sent"] <= after["bytes_sent"]
-        assert self.summary["time_s"] >= marks[-1]["time_s"]
 
 
 @dataclass(frozen=True)
@@ -84,9 +74,9 @@ class Batch:
             time.sleep(0.05)
 
 
-def submit(slurm: Slurm, folder: Path, script: str, *options: str, **environment: str) -> Batch:
+def submit(slurm: Slurm, folder: Path, script: str, *options: str) -> Batch:
     """Submit from a folder, in which its log will be. One task a node, unless the options say otherwise."""
     log = folder / "log"
     given = ("--open-mode=append", f"--output={log}", *options)
-    changed = {"PYTHONPATH": str(Path(__file__).parents[2])} | environment
-    return Batch(slurm, slurm.submit(script, *given, cwd=folder, env=slurm.environment | changed), log)
+    environment = slurm.environment | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    return Batch(slurm, slurm.submit(script, *given, cwd=folder, env=environment), log)

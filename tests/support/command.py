@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -62,11 +62,6 @@ def start(line: str, folder: Path, **changes: str) -> Command | subprocess.Popen
     words, variables = typed(line), environment(**changes)
     if Path(words[0]).name.startswith("dsgd-") and not any(map(_is_read_at_start, changes)):
         return imported().command(words, folder, variables)
-    return anew(words, folder, variables)
-
-
-def anew(words: Sequence[str], folder: Path, variables: dict[str, str]) -> subprocess.Popen[str]:
-    """Start a command in a process that nobody has prepared."""
     pipe = subprocess.PIPE
     return subprocess.Popen(words, cwd=folder, env=variables, stdout=pipe, stderr=pipe, text=True)
 

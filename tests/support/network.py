@@ -7,7 +7,7 @@ A host is a network, a UTS and a mount namespace: its own loopback, its own eth0
 /dev/shm, and an /etc/hosts with all hosts; files, users and process ids are the machine's. Each eth0 is one end of a
 veth pair, the other end is a port of a bridge in a namespace of its own. Both ends are shaped with tbf, so the rate
 holds in both directions; it counts bytes on the wire, about 5 % more than what a TCP stream carries. With a latency,
-a process forwards the frames later (`delay_line.py`) in the place of the bridge, in packets of 60,000 bytes.
+a process forwards the frames later (`benchmarks/delay_line.py`) in the place of the bridge, in packets of 60,000 bytes.
 
 One process, the warden, holds all namespaces open. When the network is closed or its maker is gone, it kills whatever
 still runs on the hosts, and the rest vanishes with it. Nothing is named or written outside, so networks do not know of
@@ -144,7 +144,7 @@ def _shape(interface: str, rate: str) -> list[str]:
 
 
 def _delay_line(*arguments: str) -> list[str]:
-    return [sys.executable, "-I", str(Path(__file__).with_name("delay_line.py")), *arguments]
+    return [sys.executable, "-I", str(Path(__file__).parents[2] / "benchmarks" / "delay_line.py"), *arguments]
 
 
 def _do(*command: str) -> None:

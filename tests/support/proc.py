@@ -39,12 +39,6 @@ def is_alive(pid: int) -> bool:
     return _process(pid) is not None
 
 
-def parent_of(pid: int) -> int | None:
-    """Return the parent of a process, None if that has ended."""
-    found = _process(pid)
-    return None if found is None else found.parent
-
-
 def _process(pid: int) -> Process | None:
     try:
         head, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")

@@ -128,16 +128,11 @@ class Slurm:
         said = self.run("scontrol", "--oneliner", "show", "job", job).stdout
         return dict(re.findall(r"(\S+?)=(.*?)(?= [A-Za-z/:]+=|$)", said.strip()))
 
-    def wait(self, job: str, *states: str, timeout_s: float = PATIENCE_S) -> str:
-        """Wait until a job is in one of these states, by default until it has ended and its nodes are free; the state.
-        Fails if it ends in another one, or takes longer."""
-        wanted = states or ENDED
+    def wait(self, job: str, timeout_s: float = PATIENCE_S) -> str:
+        """Wait until a job has ended and its nodes are free; the state. Fails if it takes longer."""
         deadline = time.monotonic() + timeout_s
-        while (state := self.job(job)["JobState"]) not in wanted:
-            if states and state in ENDED:
-                raise AssertionError(f"job {job} was to be {' or '.join(states)}, and is {state}")
-            if time.monotonic() > deadline:
-                raise AssertionError(f"job {job} was to be {' or '.join(wanted)} in {timeout_s:g} s, and is {state}")
+        while (state := self.job(job)["JobState"]) not in ENDED:
+            assert time.monotonic() < deadline, f"job {job} was to end in {timeout_s:g} s, and is {state}"
             time.sleep(0.1)
         return state
 

@@ -77,7 +77,7 @@ def problems(folder: Path, before: Stored | None = None) -> list[str]:
 
     before: the checkpoint that the run went on from, read before it did, if it is a resumed one."""
     found: list[str] = []
-    config = _config(folder, found)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
     marks = _marks(folder, found)
     summary = _object(folder / "summary.json", found)
     _object(folder / "env.json", found)
@@ -85,7 +85,7 @@ def problems(folder: Path, before: Stored | None = None) -> list[str]:
     _growth(marks, found)
     _bytes(marks, summary, found)
     if summary is not None:
-        _summary(summary, config.get("batch_size", 1), marks, found)
+        _summary(summary, config["batch_size"], marks, found)
     try:
         saved = stored(folder)
     except CheckpointError as error:
@@ -100,24 +100,8 @@ def problems(folder: Path, before: Stored | None = None) -> list[str]:
     return found
 
 
-def _config(folder: Path, found: list[str]) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError) as error:
-        found.append(f"config.yaml cannot be read: {error}")
-        return {}
-    if not isinstance(config, dict):
-        found.append("config.yaml is no mapping")
-        return {}
-    return config
-
-
 def _marks(folder: Path, found: list[str]) -> list[dict[str, Any]]:
-    try:
-        *lines, rest = (folder / "metrics.jsonl").read_bytes().split(b"\n")
-    except OSError as error:
-        found.append(f"metrics.jsonl cannot be read: {error.strerror}")
-        return []
+    *lines, rest = (folder / "metrics.jsonl").read_bytes().split(b"\n")
     if rest:
         found.append(f"metrics.jsonl ends in a torn line of {len(rest)} bytes")
     marks = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -30,27 +29,6 @@ def test_it_writes_a_cluster_that_the_simulator_takes(tmp_path: Path) -> None:
     assert cluster.bandwidth > 1e6
     assert 0 <= cluster.receive_overhead_s < 10
     assert [path.name for path in tmp_path.iterdir()] == ["my"]
-
-
-def test_one_worker_measures_its_gradients_and_says_where_it_disagrees_with_before(tmp_path: Path) -> None:
-    line = "dsgd-calibrate --out my/cluster/mine.yaml --steps 5 nodes=1 cluster=lian2017_5ms batch_size=4"
-    ended = shell(line, tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    (job,) = ConfigTree(str(tmp_path / "my")).jobs(["cluster=mine"], multirun=False)
-    cluster = configure(job.values).experiment.cluster
-    assert cluster.gradient_s
-    assert (cluster.bandwidth, cluster.latency_s) == (1e9, 5e-3)
-    assert cluster.gradient_of == "mlp, batch 4, fp32"
-    assert "one worker has no network: bandwidth and latency are taken from cluster=lian2017_5ms\n" in ended.stderr
-    assert "disagrees" not in ended.stderr
-
-    path = tmp_path / "my/cluster/mine.yaml"
-    path.write_text(re.sub("gradient_s: .*", "gradient_s: 1.234e+02", path.read_text()))
-    again = shell(line, tmp_path)
-    warnings = [text for text in again.stderr.splitlines() if "disagrees" in text]
-    assert len(warnings) == 1
-    told = "warning: my/cluster/mine.yaml disagrees with the previous calibration: gradient_s was 1.234e+02 and is "
-    assert warnings[0].startswith(told)
 
 
 def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> None:

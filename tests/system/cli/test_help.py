@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
-from dsgd.cli.key_list import comments
 from tests.support.cases import ALGORITHMS
 from tests.support.command import call
 
@@ -62,19 +59,3 @@ def test_keys_of_files_of_ones_own_are_there(tmp_path: Path) -> None:
         "  model.target = ???                    # package.module.function",
     ):
         assert line in shown.out.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("a: 1 # one", {"": "", "a": "one"}),
-        ("# whole\n# file\na: '#1'   # one\nb: no", {"": "whole file", "a": "one", "b": ""}),
-        ("a:   # group\n  b: [1,\n    2]\n  # above\n  c: {}", {"": "", "a": "group", "a.b": "", "a.c": "above"}),
-        ("a: 1 # one\n     # more\n# above\nb: 2  # two", {"": "", "a": "one more", "b": "above two"}),
-        ("a: # group\n  # above\n  b: 1", {"": "", "a": "group", "a.b": "above"}),
-        ("", {}),
-        ("# nothing", {}),
-    ],
-)
-def test_comments_stand_behind_a_value_or_above_its_key(text: str, found: dict[str, str]) -> None:
-    assert comments(text) == found

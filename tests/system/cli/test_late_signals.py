@@ -46,14 +46,6 @@ def test_a_run_that_is_over_has_its_own_exit_status(
     assert summary(tmp_path / "run")["status"] == "completed"
 
 
-def test_a_signal_after_the_last_job_of_a_sweep_changes_nothing(tmp_path: Path) -> None:
-    process = start(f"dsgd-run -m {SMALL} engine=sim seed=0,1 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
-    records = [tmp_path / "swept" / "0_sync_2", tmp_path / "swept" / "1_sync_2"]
-    status, out, err = bombarded(process, records, [signal.SIGINT, signal.SIGTERM])
-    assert status == 0, err
-    assert out.count("record: ") == 2
-
-
 def test_a_signal_when_a_job_is_over_ends_the_sweep(tmp_path: Path) -> None:
     """It is for the sweep, though the process that it was passed on to has nothing left to end."""
     process = start(f"dsgd-run -m {SMALL} engine=sim seed=range(12) hydra.sweep.dir=swept", tmp_path)

@@ -31,14 +31,6 @@ def test_one_process_starts_its_own_workers(variables: dict[str, str], tmp_path:
     assert summary(tmp_path / "run")["status"] == "completed"
 
 
-def test_a_shell_makes_runs_in_folders_of_their_own(tmp_path: Path) -> None:
-    for _ in range(2):
-        result = shell(f"{RUN} engine=sim", tmp_path, **SHELL)
-        assert result.returncode == 0, result.stderr
-        assert "srun" not in result.stderr
-    assert len(list(tmp_path.glob("outputs/*/*/summary.json"))) == 2
-
-
 def test_processes_do_not_meet_over_ipv6(tmp_path: Path) -> None:
     address = "::1"
     variables = CONTAINER | {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": address}

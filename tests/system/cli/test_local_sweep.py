@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from pathlib import Path
@@ -15,8 +14,9 @@ from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
 from dsgd.host.signals import Interruption
 from dsgd.runner.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
+from tests.support.faults.victims import family
 from tests.support.planes import until
-from tests.support.proc import is_alive, processes
+from tests.support.proc import is_alive
 from tests.system.cli.test_same_bytes import without_host_time
 from tests.system.core.test_sweep import SLOW
 
@@ -47,31 +47,6 @@ def sweep_of(folder: Path, at_once: int, *kinds: str) -> LocalSweep:
     return sweep
 
 
-def test_what_the_only_job_at_a_time_prints_is_shown_while_it_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A warning in the midst of a long run is not kept until its end."""
-    go_on, said = tmp_path / "go_on", list[str]()
-
-    def warn() -> str:
-        os.write(1, b"a warning\n")
-        until(go_on.exists)
-        return "completed"
-
-    with sweep_of(tmp_path, 1, "long") as sweep:
-        sweep.start(0, warn)
-
-        def look() -> None:
-            sweep._look()
-            said.append(capsys.readouterr().err)
-            if "a warning" in said[-1]:
-                go_on.touch()
-
-        sweep._children.wait(look, every_s=0.05)
-        sweep._running.clear()
-    assert "".join(said).count("a warning\n") == 1
-
-
 def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) -> None:
     """Jobs that differ only in their seed take about as long; so long as one of each has not begun, the order is that
     of the command line."""
@@ -97,18 +72,6 @@ def test_one_job_at_a_time_is_in_the_order_of_the_command_line(tmp_path: Path) -
         assert sweep.next([0, 1, 2]) == 0
         sweep.start(0, lambda: "completed")
         assert sweep.next([1, 2]) == 1
-
-
-def job_of(sweep: int, folder: Path) -> int:
-    """Return the process of a sweep's job: the child of the command that has this record open."""
-    for process in processes():
-        if process.parent == sweep:
-            names = {
-                os.path.realpath(f"/proc/{process.pid}/fd/{name}") for name in os.listdir(f"/proc/{process.pid}/fd")
-            }
-            if any(name.startswith(f"{folder}/") for name in names):
-                return process.pid
-    raise AssertionError(f"no process writes in {folder}")
 
 
 FAILING = """
@@ -204,7 +167,7 @@ def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path)
     process = start(f"dsgd-run -m {ENDLESS} seed=0,1,2 sweep.jobs=2 hydra.sweep.dir=swept", tmp_path)
     folders = [tmp_path / "swept" / f"{number}_sync_2" for number in range(3)]
     wait_until(lambda: all(lines(folder) >= 2 for folder in folders[:2]), process)
-    jobs = [job_of(process.pid, folder) for folder in folders[:2]]
+    jobs = family(process.pid).values()
     process.kill()
     process.communicate(timeout=PATIENCE_S)
     until(lambda: not any(map(is_alive, jobs)))
@@ -212,6 +175,35 @@ def test_the_jobs_of_a_sweep_that_is_killed_end_with_checkpoints(tmp_path: Path)
         assert summary(folder)["status"] == "interrupted"
         assert (folder / "checkpoint.pt").exists()
     assert lines(folders[2]) == 0
+
+
+THREADED = """
+import os, threading
+from dataclasses import dataclass
+from dsgd.data.quadratic import Quadratic
+
+@dataclass(frozen=True)
+class Threaded(Quadratic):
+    def load(self, *arguments):
+        with open("loaded.txt", "a") as file:
+            print(os.getpid(), threading.active_count(), file=file)
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        return super().load(*arguments)
+"""
+
+
+def test_a_job_of_a_sweep_inherits_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Threads, say, which a fork would not survive: a job in real processes comes after one in the simulator."""
+    (tmp_path / "own.py").write_text(THREADED)
+    line = (
+        "dsgd-run -m engine=sim,dist experiment=quadratic data._target_=own.Threaded nodes=2 budget.steps=3 algo=sync"
+    )
+    swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
+    assert swept.returncode == 0, swept.stderr
+    assert swept.stdout.count("completed") == 2
+    (first, one), (second, other) = (line.split() for line in (tmp_path / "loaded.txt").read_text().splitlines())
+    assert first != second
+    assert one == other == "1"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import call, marks, summary
+from tests.support.command import call, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
 STEP = {  # what srun says to its only task
@@ -35,16 +35,6 @@ def test_a_run_that_has_ended_with_another_configuration_is_not_taken_for_this_o
     assert call(*SMALL, folder).status == 0
     again = call(*SMALL, folder, "resume=auto", "seed=1")
     assert (again.status, again.err) == (2, f"seed must be 0, as in the record in {tmp_path}/run, got 1\n")
-
-
-def test_what_was_ended_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert call(*SMALL, f"hydra.run.dir={folder}").status == 0
-    whole = marks(folder)
-    (folder / "summary.json").unlink()
-    (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text()[:-20])
-    assert call(*SMALL, f"hydra.run.dir={folder}", "resume=auto").status == 0
-    assert marks(folder) == whole
 
 
 def test_a_step_of_slurm_has_a_folder_of_its_own_and_finds_it_again_after_a_restart(

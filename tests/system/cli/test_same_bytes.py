@@ -16,15 +16,9 @@ from tests.support.cases import ALGORITHMS
 
 COMMAND = Path(sys.executable).with_name("dsgd-run")
 SMALL = (
-    "experiment=quadratic",
-    "engine=sim",
-    "nodes=4",
-    "cluster.jitter=0.3",
-    "cluster.message_bytes=1e6",
-    "cluster.slow_nodes={1: 4.0}",
-    "budget.steps=60",
-    "eval.every_steps=5",
+    "experiment=quadratic engine=sim nodes=4 cluster.jitter=0.3 cluster.message_bytes=1e6 cluster.slow_nodes={1:4.0}"
 )
+STEPS = "budget.steps=60 eval.every_steps=5"
 
 GOOD, HOPELESS = 0.1, 1e30
 
@@ -37,7 +31,7 @@ class Sweep:
         self.rates = rates
         jobs = [f"algo={','.join(ALGORITHMS)}", f"optimizer.lr={','.join(map(str, rates))}"]
         ended = subprocess.run(
-            [COMMAND, "-m", *SMALL, *jobs, f"hydra.sweep.dir={folder}"],
+            [COMMAND, "-m", *SMALL.split(), *STEPS.split(), *jobs, f"hydra.sweep.dir={folder}"],
             env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
             capture_output=True,
             text=True,

@@ -23,10 +23,14 @@ RUN = [
 NOWHERE = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9", "WANDB_API_KEY": ""}
 
 
-def test_offline_needs_no_network_and_no_account(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    result = shell(f"dsgd-run {shlex.join(RUN)}", tmp_path, HOME=str(home), **NOWHERE)
+@pytest.fixture
+def variables(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "home").mkdir()
+    return {"HOME": str(tmp_path / "home"), **NOWHERE}
+
+
+def test_offline_needs_no_network_and_no_account(variables: dict[str, str], tmp_path: Path) -> None:
+    result = shell(f"dsgd-run {shlex.join(RUN)}", tmp_path, **variables)
     assert result.returncode == 0, result.stderr
     assert lines(tmp_path / "run") == 4
     (mirror,) = (tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb")
@@ -66,29 +70,22 @@ def test_runs_are_told_apart_and_lie_with_those_that_compare(
     assert (given["name"], given["group"], given["entity"], given["tags"]) == (name, group, entity, tags)
 
 
-def test_a_run_that_goes_on_has_one_name_in_wandb(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_has_one_name_in_wandb(variables: dict[str, str], tmp_path: Path) -> None:
     """Interrupted and resumed: both parts carry the same id, so `wandb sync` puts them together."""
-    home = tmp_path / "home"
-    home.mkdir()
-    variables = {"HOME": str(home), **NOWHERE}
     line, record = f"dsgd-run {shlex.join([*RUN, 'budget.steps=3000', 'eval.every_steps=100'])}", tmp_path / "run"
     ended = signalled(line, tmp_path, record, lambda: lines(record) >= 3, signal.SIGINT, **variables)
     assert ended.returncode == 130, ended.stderr
-    assert (
-        shell(f"dsgd-run resume=run wandb.mode=offline wandb.timeout_s={PATIENCE_S}", tmp_path, **variables).returncode
-        == 0
-    )
+    again = shell(f"dsgd-run resume=run wandb.mode=offline wandb.timeout_s={PATIENCE_S}", tmp_path, **variables)
+    assert again.returncode == 0, again.stderr
     ids = [path.name.rpartition("-")[2] for path in (tmp_path / "run" / "wandb").glob("offline-run-*")]
     assert len(ids) == 2
     assert len(set(ids)) == 1
     assert ids[0] == (tmp_path / "run" / "wandb-id").read_text().strip()
 
 
-def test_the_runs_of_a_sweep_are_a_group(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
+def test_the_runs_of_a_sweep_are_a_group(variables: dict[str, str], tmp_path: Path) -> None:
     line = shlex.join(["-m", *RUN[:-2], "wandb.mode=offline", "seed=0,1", "hydra.sweep.dir=sweeps/mine"])
-    result = shell(f"dsgd-run {line}", tmp_path, HOME=str(home), **NOWHERE)
+    result = shell(f"dsgd-run {line}", tmp_path, **variables)
     assert result.returncode == 0, result.stderr
     mirrors = sorted((tmp_path / "sweeps" / "mine").glob("*/wandb/offline-run-*/run-*.wandb"))
     assert len(mirrors) == 2

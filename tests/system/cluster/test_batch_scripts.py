@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dsgd.record.reader import find_runs
 from tests.support.command import SCRIPTS
 from tests.support.slurm import Slurm
@@ -22,12 +20,6 @@ CASES = {
     "preemptible": (["--partition=low"], ["algo=sync"], [("sync", 2, "wall")]),
     "torchrun": ([], ["algo=sync"], [("sync", 4, "wall")]),
 }
-
-
-@pytest.mark.parametrize("path", sorted(BATCH.iterdir()), ids=lambda path: path.stem)
-def test_slurm_would_accept_every_file(path: Path, slurm: Slurm) -> None:
-    said = slurm.run("sbatch", "--test-only", str(path), "algo=gossip").stderr
-    assert "to start at" in said
 
 
 def test_the_files_start_complete_runs(slurm: Slurm, tmp_path: Path) -> None:

@@ -40,15 +40,6 @@ def test_a_shaped_link_is_measured_as_what_it_is(network: Callable[..., Network]
     raise AssertionError(f"{links}, of 12.5e6 bytes per second")
 
 
-def test_a_long_link_is_measured_as_long(network: Callable[..., Network]) -> None:
-    links: list[dict[str, float]] = []
-    for link in measured(network(hosts=2, rate="100mbit", latency_s=0.02)):
-        links.append(link)
-        if 0.02 <= link["latency_s"] <= 0.022:
-            return
-    raise AssertionError(f"{links}, of 0.02 s")
-
-
 def measured(made: Network) -> Iterator[dict[str, float]]:
     """Measure a link longer and longer: then a pause of a busy machine changes less."""
     root = Path(__file__).parents[3]

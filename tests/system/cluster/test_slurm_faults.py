@@ -12,6 +12,7 @@ from dsgd.record.checkpoint_file import NAME, read_header
 from tests.support.batch_jobs import QUADRATIC, REQUEUE, RUN, SLOW, Record, submit
 from tests.support.prefork import Prefork
 from tests.support.slurm import Slurm
+from tests.support.valid_record import problems
 from tests.support.watched_run import BUDGET, LONG, results
 
 # The hosts file that Debian makes: a machine's own name is an address that no other machine reaches.
@@ -58,7 +59,7 @@ def test_a_preempted_job_goes_on_by_itself_as_if_nothing_had_been(
     batch.ends("COMPLETED")
     assert batch.restarts == 1
     for algo, record in records.items():
-        record.is_one_curve()
+        assert problems(record.folder) == []
         assert 3 <= kept[algo] < len(record.marks)
         assert record.summary["status"] == "completed"
         expected = undisturbed(prefork, tmp_path / f"{algo} undisturbed", lines[algo])
@@ -80,7 +81,7 @@ def test_before_its_time_limit_a_job_has_itself_started_again(slurm: Slurm, pref
     slurm.run("scancel", batch.job)
     batch.ends("CANCELLED")
     batch.leaves_nothing()
-    record.is_one_curve()
+    assert problems(record.folder) == []
     line = line.replace(LONG, f"budget.steps={record.marks[-1]['samples'] // 2}")
     expected = undisturbed(prefork, tmp_path / "undisturbed", line)
     assert results(record.marks) == results(expected.marks)

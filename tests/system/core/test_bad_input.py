@@ -5,13 +5,12 @@ One case for each kind of message; tests/system/cli/test_bad_input.py has the ru
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.command import call, environment, shell
+from tests.support.command import call, in_python, shell
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,14 +18,11 @@ ROOT = Path(__file__).parents[3]
 CASES = [
     # a choice
     ("algo=gosip", "algo must be one of", "sync", "got 'gosip'", "did you mean gossip?"),
-    ("experiment=quadratc", "experiment must be one of", "got 'quadratc'", "did you mean quadratic?"),
     ("algo=powersgd", "algo must be one of", "got 'powersgd'; that is algo=compressed algo.code=powersgd here"),
     ("algo=null", "algo must be the name of one choice, got null"),
-    ("algo=[sync,gossip]", "algo must be the name of one choice, got [sync,gossip]"),
     # a key that is not there
     ("node=4", "node is not a key of the configuration; did you mean nodes"),
     ("+foo=1", "foo is not a key of the configuration; it has nodes, batch_size"),
-    ("algo=gossip algo.taus=3", "algo.taus is not a key of the configuration; did you mean algo.tau?"),
     ("algo=diloco algo.outer_lr=1", "algo.outer_lr is not a key of the configuration; did you mean algo.olr?"),
     ("algo.tau=3", "algo.tau is not a key of the configuration; algo=sync has overlap"),
     ("optimiser.lr=1", "optimiser.lr is not a key of the configuration; did you mean optimizer.lr?"),
@@ -50,7 +46,6 @@ CASES = [
     # a type
     ("nodes=two", "nodes must be an integer, got 'two'"),
     ("nodes=2.5", "nodes must be an integer, got 2.5"),
-    ("nodes=", "nodes must be an integer, got ''"),
     ("optimizer.lr=[1]", "optimizer.lr must be a number, got [1]"),
     ("trace=maybe", "trace must be true or false, got 'maybe'"),
     ("budget=null", "budget must be a group of keys, got None"),
@@ -59,7 +54,6 @@ CASES = [
     (f"optimizer.lr={'x' * 9000}", "optimizer.lr must be a number, got 'xxxx", "xxx..."),
     # a range
     ("nodes=4 nodes=0", "nodes must be >= 1, got 0"),
-    ("algo=gossip algo.tau=0", "algo.tau must be >= 1, got 0"),
     ("precision=fp8", "precision must be one of fp32, fp64, tf32, bf16, fp16, got 'fp8'"),
     ("optimizer.lr=nan", "optimizer.lr must be in [0, 1e+30], got nan"),
     ("nodes=1e308", "nodes must be < 2^63, got 1000"),
@@ -89,7 +83,6 @@ CASES = [
     # files and folders
     ("cluster.compute_trace=nope.csv", "cluster.compute_trace must be a readable file, got nope.csv (No such file"),
     ("model=gpt data=text data.path=/dev/zero", "data.path must be a readable file, got /dev/zero (not a regular"),
-    (f"model=gpt data=text data.path={'x' * 300}", "data.path must be a word of at most 255 bytes, or a path"),
     ("data=cifar10 data.root=nope", "data.root must be a folder with cifar-10-batches-py", "torchvision"),
     ("resume=nope", "resume must be a checkpoint or a folder with checkpoint.pt, got nope"),
     (f"resume='{__file__}'", "resume must be a checkpoint of dsgd", "something else or corrupt"),
@@ -103,9 +96,7 @@ CASES = [
     ("nodes=${oc.env:NOPE}", "nodes", "'NOPE' not found"),
     ("algo=sync,gossip", "algo must be one value without -m (multirun), got sync,gossip; add -m"),
     ("--algo gossip", "unrecognized arguments: --algo; keys have no dashes: algo=gossip"),
-    ("--foo", "--foo"),
     ("--cfg job -m", "--cfg must be given without -m, got both"),
-    ("--cfg job algo=gosip", "algo must be one of", "got 'gosip'", "did you mean gossip?"),
     ("--config-dir nope", "--config-dir must be a folder, got nope"),
     ("--config-name nope", "--config-name must be a configuration there is, got nope"),
     # one bad point and nothing of a sweep starts
@@ -199,12 +190,4 @@ print(sorted({"torch", "matplotlib", "wandb"} & set(sys.modules)))
 
 def test_help_and_errors_import_nothing_heavy(tmp_path: Path) -> None:
     """Importing torch alone takes longer than a user should wait to be told of a typing error."""
-    result = subprocess.run(
-        [sys.executable, "-c", QUICK],
-        cwd=tmp_path,
-        env=environment(PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == "0 0 2 2 2 2 2 2 []\n"
+    assert in_python(QUICK, folder=tmp_path, PYTHONPATH=str(ROOT)) == "0 0 2 2 2 2 2 2 []\n"

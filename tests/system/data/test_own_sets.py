@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,33 +55,24 @@ def twice(read: Callable[[int], int]) -> tuple[Numbers, Numbers]:
 
 
 def from_file(path: str) -> tuple[Numbers, Numbers]:
-    """By one handle with one position."""
-    file = kept(open(path, "rb"))
+    return twice(reader_of(kept(open(path, "rb"))))
 
-    def read(index: int) -> int:
-        file.seek(index)
-        return file.read(1)[0]
 
-    return twice(read)
+def reader_of(file: Any) -> Callable[[int], int]:
+    """Reads by one handle with one position."""
+    return lambda index: [file.seek(index), file.read(1)[0]][1]
 
 
 def opened_late(path: str) -> tuple[Numbers, Numbers]:
     """The handle is opened when the first sample is read, as people are told to do it."""
-    files: list[Any] = []
-
-    def read(index: int) -> int:
-        if not files:
-            files.append(kept(open(path, "rb")))
-        files[0].seek(index)
-        return files[0].read(1)[0]
-
-    return twice(read)
+    opened = cache(lambda: reader_of(kept(open(path, "rb"))))
+    return twice(lambda index: opened()(index))
 
 
 def of_a_temporary_file(path: str) -> tuple[Numbers, Numbers]:
     file = kept(tempfile.TemporaryFile())
     file.write(Path(path).read_bytes())
-    return twice(lambda index: [file.seek(index), file.read(1)[0]][1])
+    return twice(reader_of(file))
 
 
 def asked_for(path: str) -> tuple[Numbers, Numbers]:
@@ -119,7 +111,7 @@ def opened_once(path: str) -> tuple[Numbers, Numbers]:
     if not OPENED_ONCE:
         OPENED_ONCE.append(kept(open(path, "rb")))
     file = OPENED_ONCE[0]
-    return twice(lambda index: [file.seek(index), file.read(1)[0]][1])
+    return twice(reader_of(file))
 
 
 def connected_once(path: str) -> tuple[Numbers, Numbers]:

@@ -103,19 +103,6 @@ def test_what_is_missing_or_broken_is_named(archives: Path, tmp_path: Path) -> N
     assert ended.stderr.startswith("data.path must be a folder with train/ and val/")
 
 
-def test_images_are_made_once(tmp_path: Path) -> None:
-    options = "--classes 2 --samples-per-class 3 --test-per-class 1 --side 40"
-    arguments = (tmp_path / "images", *options.split())
-    ended = run("make_images.py", *arguments)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.endswith(f"8 images in {tmp_path / 'images'}\n")
-    assert len(find_images(str(tmp_path / "images")).train.labels) == 6
-    assert run("make_images.py", *arguments).stdout == f"{tmp_path / 'images'} is there already\n"
-    other = run("make_images.py", *arguments, "--side", "48")
-    assert (other.returncode, len(other.stderr.splitlines())) == (2, 1)
-    assert other.stderr.startswith("data.path must hold the images that are asked for")
-
-
 def test_without_scipy_the_archives_are_refused_in_one_line(archives: Path, tmp_path: Path) -> None:
     hidden = "import runpy, sys; sys.modules['scipy.io'] = None; del sys.argv[0]\n"
     hidden += "runpy.run_path(sys.argv[0], {}, '__main__')"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.engine.dist.test_conformance import DIST, NODES, STEPS, assert_sound, completed, is_lockstep
+from tests.engine.dist.test_resume import goes_on_exactly
 from tests.support.cases import ALGORITHMS
 from tests.support.prefork import Prefork
 from tests.support.valid_record import problems
+from tests.support.watched_run import CYCLE, EXACT
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
@@ -29,3 +32,10 @@ def test_a_mini_batch_shows_that_it_diverges(prefork: Prefork, tmp_path: Path, a
     assert run.wait() == 0, run.err
     assert run.summary["status"] == "diverged"
     assert problems(run.folder) == []
+
+
+@pytest.mark.parametrize("algo", EXACT)
+def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str) -> None:
+    """Every way of keeping vectors, and of having something under way."""
+    options = (*EXACT[algo], "optimizer.momentum=0.9", "optimizer.lr=0.01")
+    goes_on_exactly(prefork, tmp_path, options, CYCLE[algo], signal.SIGINT)

@@ -17,7 +17,6 @@ from tests.support.watched_run import (
     BUDGET,
     FREE_RUNNING,
     LOCKSTEP,
-    LONG,
     SILENCE_S,
     SILENT,
     results,
@@ -26,15 +25,6 @@ from tests.support.watched_run import (
 )  # fmt: skip
 
 GOSSIP = (*FREE_RUNNING["gossip"], "nodes=3")
-
-
-def test_a_worker_that_stays_stopped_is_left_out_and_not_left_over(prefork: Prefork, tmp_path: Path) -> None:
-    watched = start(prefork, tmp_path / "run", *GOSSIP, BUDGET, SILENT)
-    os.kill(watched.wait_for_marks()["worker 0"], signal.SIGSTOP)
-    watched.wait_for_output(f"worker 0 has been silent for {SILENCE_S:g} s")
-    watched.skip_pauses()
-    watched.assert_ends("completed", 0)
-    assert watched.run.summary["workers_lost"] == 1
 
 
 @pytest.mark.parametrize("first", ["coordinator", "the command"])
@@ -83,18 +73,6 @@ def test_a_run_goes_on_with_all_workers_after_one_was_lost(prefork: Prefork, tmp
     resumed.assert_ends("completed", 0)
     assert problems(resumed.run.folder, saved) == []
     assert resumed.run.summary["workers_lost"] == 1
-
-
-def test_a_summary_counts_what_the_checkpoint_does_however_short_the_steps(prefork: Prefork, tmp_path: Path) -> None:
-    (tmp_path / "run.skip").touch()
-    watched = start(prefork, tmp_path / "run", *GOSSIP, LONG, "eval.every_steps=500", "engine.checkpoint_every_s=0.3")
-    watched.wait_for_marks(4)
-    saved = interrupted(watched)
-    resumed = resume(prefork, watched)
-    resumed.run.until(lambda: len(resumed.run.marks) >= saved.lines + 3)
-    again = interrupted(resumed)
-    assert again.samples > saved.samples
-    assert problems(resumed.run.folder, saved) == []
 
 
 def test_lock_step_diverges_at_the_same_step_after_resuming(prefork: Prefork, tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import platform
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+from tests.support.command import in_python
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -29,8 +29,7 @@ def test_freed_memory_is_used_again() -> None:
     """
 
     def fresh_pages(what: str) -> int:
-        command = [sys.executable, "-c", textwrap.dedent(program), what]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return int(in_python(textwrap.dedent(program), what))
 
     assert fresh_pages("kept") <= 9216  # a block may still move once
     assert fresh_pages("given back") > 4 * 9216

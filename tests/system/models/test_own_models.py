@@ -19,21 +19,6 @@ def deep(): return nn.Conv2d(3, 10, 3)
 """
 
 
-def test_a_model_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From outside the package; the same call twice gives the same run."""
-    (tmp_path / "mynets.py").write_text(
-        "from torch import nn\n\ndef make(width, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, classes))\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    line = ["model=import", "model.target=mynets.make", "+model.arguments={width: 8, classes: 10}", "nodes=2"]
-    result = call(*line, "budget.epochs=1", "hydra.run.dir=run")
-    assert result.status == 0, result.err
-    assert "mynets.make" in (tmp_path / "run" / "config.yaml").read_text()
-    assert '"model": "make(width=8, classes=10)"' in (tmp_path / "run" / "summary.json").read_text()
-
-
 @each_row(
     ("line", "rule"),
     [

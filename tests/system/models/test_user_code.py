@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 import torch
 from dsgd.algorithms.sync import Sync
-from dsgd.optim.optimizer import SGD
 IMPORT
 
 def images():
@@ -29,10 +28,6 @@ def net():
 
 @dataclass(frozen=True)
 class Mine(Sync):
-    pass
-
-@dataclass(frozen=True)
-class Steps(SGD):
     pass
 """
 ASKING = """
@@ -50,7 +45,6 @@ LINES = {
     "data": "data=import data.target=mine.images data.classes=2",
     "model": "data=shapes data.classes=2 model=import model.target=mine.net data.resolution=8",
     "algorithm": "algo._target_=mine.Mine",
-    "optimizer": "optimizer._target_=mine.Steps",
 }
 TORCHVISION = "from torchvision import datasets, transforms"
 

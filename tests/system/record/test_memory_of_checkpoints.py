@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from dsgd.record.checkpoint_file import NAME
-from tests.support.command import PATIENCE_S
+from tests.support.command import in_python
 from tests.unit.record.test_stored_state import BOMBS, LARGE, write
 
 PEAK = """
@@ -31,8 +30,7 @@ print(status_mib("VmHWM") - before)
 
 
 def test_a_state_is_not_copied_in_memory(tmp_path: Path) -> None:
-    output = subprocess.run([sys.executable, "-c", PEAK, tmp_path], check=True, capture_output=True, text=True).stdout
-    assert float(output) < 64  # of 384
+    assert float(in_python(PEAK, tmp_path)) < 64  # of 384
 
 
 MEASURE = """
@@ -51,10 +49,7 @@ except CheckpointError:
 
 def peak_kib(path: Path) -> int:
     """By how much reading a checkpoint, which is refused, raises the peak of a process's memory."""
-    ended = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    return int(ended.stdout)
+    return int(in_python(MEASURE, path))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited on Linux only")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from dsgd.cli.compare import main as compare
-from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
 from dsgd.record.lock import LOCK
 from dsgd.record.room import ROOM
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE
-from tests.support.command import call, summary
+from tests.support.command import call, refusal, summary
 from tests.support.each_row import each_row
 from tests.support.records import write_record
 from tests.unit.record.test_written import SMALL, intact
@@ -37,22 +37,6 @@ def test_the_logs_of_real_processes(victim: Path, tmp_path: Path) -> None:
     assert "worker_1.log is a link, or no regular file" in result.err
     assert "Traceback" not in result.err
     assert intact(victim)
-
-
-def test_the_files_of_a_comparison(victim: Path, tmp_path: Path) -> None:
-    line = ["algo=sync,gossip", *SMALL, "compare.tune={}", "compare.seeds=1", "target.loss=0.5"]
-    line += ["cluster.gradient_s=0.01", "--folder", str(tmp_path / "contest")]
-    assert compare(line) == 0
-    for path in (tmp_path / "contest").iterdir():
-        if path.is_file() and path.name != "comparison.json":
-            path.unlink()
-            (path.with_name(path.name + ".partial")).symlink_to(victim)
-    assert compare(line) == 0
-    assert intact(victim)
-    runs = tmp_path / "contest" / "runs"
-    moved = runs.rename(tmp_path / "moved")
-    runs.symlink_to(moved)
-    assert compare(line) == 2
 
 
 @pytest.mark.parametrize("name", ["manifest.lock", "manifest.jsonl", "logs", "jobs", "runs"])
@@ -79,6 +63,14 @@ def test_what_dsgd_compare_has_kept_is_not_waited_for(tmp_path: Path) -> None:
     assert compare(["algo=sync,gossip", *SMALL, "--folder", str(tmp_path / "contest")]) == 2
 
 
+def test_pages_figures_and_tables_are_written_by_the_module_that_looks_first() -> None:
+    """dsgd.record.written: unit/record/test_written has what it does."""
+    writes = re.compile(r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]")
+    root = Path(__file__).parents[3]
+    sources = [path for folder in ("dsgd/report", "dsgd/cli", "studies") for path in (root / folder).rglob("*.py")]
+    assert [str(path) for path in sources if writes.search(path.read_text())] == []
+
+
 FILES = [LOCK, ROOM, CONFIG, ENV, METRICS, SUMMARY, TRACE, "checkpoint.pt"]
 FILES += [f"{name}.partial" for name in FILES if name not in (LOCK, ROOM, SUMMARY)]
 
@@ -98,44 +90,12 @@ def test_a_run_and_every_file_of_its_record(name: str, victim: Path, tmp_path: P
         assert f"{folder}" in result.err.splitlines()[-1]
 
 
-def test_a_folder_that_the_user_has_linked_is_used(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to(tmp_path / "disk")
-    assert call(*SMALL, f"hydra.run.dir={tmp_path}/run").status == 0
-    assert summary(tmp_path / "disk")["status"] == "completed"
-
-
-def test_figures_tables_and_pages(victim: Path, tmp_path: Path) -> None:
-    folder, out = write_record(tmp_path / "run", marks=3), tmp_path / "out"
-    line = [str(folder), "--out", str(out), "--format", "svg", "--only", "overview"]
-    assert plot(line) == 0
-    names = sorted(path.name for path in out.iterdir())
-    assert {"summary.csv", "summary.md", "summary.tex"} < {*names}
-    for path in out.iterdir():
-        path.unlink()
-        path.with_name(path.name + ".partial").symlink_to(victim)
-        path.symlink_to(victim)
-    assert plot(line) == 0
-    assert sorted(path.name for path in out.iterdir()) == names
-    (tmp_path / "page.html.partial").symlink_to(victim)
-    assert plot([str(folder), "--html", str(tmp_path / "page.html")]) == 0
-    assert intact(victim)
-
-
 def test_a_sweep_on_this_machine(victim: Path, tmp_path: Path) -> None:
-    line = [
-        "-m",
-        "algo=sync,gossip",
-        *SMALL,
-        f"hydra.sweep.dir={tmp_path}/sweep",
-        "hydra.sweep.subdir=${hydra.job.num}",
-    ]
+    folders = [f"hydra.sweep.dir={tmp_path}/sweep", "hydra.sweep.subdir=${hydra.job.num}"]
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "1").symlink_to(victim.parent)
-    result = call(*line)
-    assert result.status == 2
     rule = f"hydra.sweep.dir must be a folder without links to elsewhere, got {tmp_path}/sweep (1 is a link"
-    assert result.err.startswith(rule)
+    assert refusal("-m", "algo=sync,gossip", *SMALL, *folders).startswith(rule)
     assert intact(victim)
 
 

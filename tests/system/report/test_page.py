@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dsgd.cli.plot import main
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import Contender, contest
 from dsgd.report.contest_figure import contender_series, page_figures
@@ -143,15 +142,3 @@ def test_the_test_of_a_browser_sees_errors(tmp_path: Path) -> None:
     _, console = opened(tmp_path / "page.html", "throw new Error('of the test');", tmp_path)
     assert len(console) == 1
     assert "of the test" in console[0]
-
-
-def test_the_command_writes_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_record(tmp_path / "runs" / "a")
-    page = tmp_path / "new" / "page.html"
-    assert main([str(tmp_path / "runs"), "--html", str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}\n"
-    assert list((tmp_path / "new").iterdir()) == [page]
-    assert main([str(tmp_path / "runs"), "--html", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err.startswith("dsgd-plot: --html must be a file, got the folder ")
-    assert main([str(tmp_path / "runs"), "--html", str(page), "--y", "test_error"]) == 2
-    assert "--html must not be given with --y" in capsys.readouterr().err

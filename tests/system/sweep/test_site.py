@@ -41,12 +41,6 @@ def test_a_point_asks_for_its_workers(overrides: list[str], site: Site, expected
     assert job_size(point(*overrides), site) == expected
 
 
-def test_workers_must_get_the_gpus_that_they_use() -> None:
-    wanted = point("engine=dist", "engine.gpus_per_node=2")
-    with pytest.raises(ValueError, match=r"^slurm\.gpus_per_task must be >= engine\.gpus_per_node = 2, got 1$"):
-        job_size(wanted, Site(gpus_per_task=1))
-
-
 def test_what_is_null_is_left_to_the_site() -> None:
     names = {text.partition("=")[0] for text in directives(Site(), JobSize(2, 2, 1, 1, 0), "x")}
     assert names.isdisjoint({"--partition", "--account", "--qos", "--constraint", "--mem", "--gpus-per-node"})

@@ -14,7 +14,6 @@ from dsgd.sweep.slurm_jobs import finished, state, states
 
 CASES = [
     ("completed", "", False, "completed"),
-    ("completed", "RUNNING", False, "completed"),
     ("completed", "CANCELLED", True, "completed"),
     ("diverged", "FAILED", False, "diverged"),
     (None, "PENDING", False, "pending"),
@@ -22,13 +21,11 @@ CASES = [
     ("interrupted", "PENDING", False, "pending"),  # it is requeued
     ("failed", "RUNNING", False, "running"),  # tried again
     ("interrupted", "", True, "cancelled"),
-    (None, "CANCELLED", True, "cancelled"),
     (None, "CANCELLED", False, "cancelled"),
     ("interrupted", "CANCELLED", False, "interrupted"),
     ("failed", "FAILED", False, "failed"),
     (None, "FAILED", False, "failed"),
     (None, "TIMEOUT", False, "failed"),
-    (None, "NODE_FAIL", False, "failed"),
     (None, "COMPLETED", False, "lost"),
     (None, "", False, "lost"),
 ]

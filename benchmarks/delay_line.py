@@ -1,4 +1,6 @@
-"""Forward the packets of a network's links after a delay, as long cables would: `network.py` starts it on its bridge.
+"""Forward the packets of a network's links after a delay, as long cables would.
+
+`tests/support/network.py` starts it on its bridge:
 
     python -I delay_line.py finish INTERFACE           # the host's end of a link: to be done first
     python -I delay_line.py SECONDS INTERFACE ...      # the other ends, which are not ports of a bridge
