@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import dsgd
+from tests.support.command import in_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 README = (EXAMPLES / "README.md").read_text().replace("\\\n", " ")
@@ -87,9 +88,8 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     cells = json.loads((EXAMPLES / "first_run.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     program = "import matplotlib\nmatplotlib.use('agg')\n" + "\n".join(code)
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
-    assert [line.split()[:2] for line in ended.stdout.splitlines()] == [["sync", "completed"], ["gossip", "completed"]]
+    shown = in_python(program, folder=tmp_path).splitlines()
+    assert [line.split()[:2] for line in shown] == [["sync", "completed"], ["gossip", "completed"]]
     assert (tmp_path / "outputs" / "first_run.png").stat().st_size > 1000
 
 

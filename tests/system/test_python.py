@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import signal
-import subprocess
 import sys
 from html import unescape
 from importlib.metadata import version
@@ -20,7 +19,7 @@ from dsgd.record.reader import find_runs
 from dsgd.report.contest import goal_of, score
 from dsgd.report.table import run_rows, summary_table
 from dsgd.report.table_layout import ReportTable
-from tests.support.command import call, marks, summary
+from tests.support.command import call, in_python, marks, summary
 from tests.support.records import write_record
 
 SMALL = ["experiment=quadratic", "algo=gossip", "nodes=3", "budget.steps=12", "engine=sim"]
@@ -81,15 +80,13 @@ try:
 except KeyboardInterrupt:
     print("interrupted", pathlib.Path("run/checkpoint.pt").exists())
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert ended.stdout == "interrupted True\n", ended.stderr
+    assert in_python(program, folder=tmp_path) == "interrupted True\n"
 
 
 def test_importing_dsgd_imports_nothing_of_it() -> None:
     heavy = "[name for name in sys.modules if name.startswith(('dsgd.', 'torch', 'hydra'))]"
     program = f"import sys, dsgd; print({heavy}, dsgd.__version__, 'torch' in sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ended.stdout == f"[] {version('dsgd')} False\n"
+    assert in_python(program) == f"[] {version('dsgd')} False\n"
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         dsgd.walk  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -51,10 +51,7 @@ def test_a_worker_that_cannot_go_on_is_named_with_its_reason(tmp_path: Path) -> 
     ],
 )
 def test_bad_input_ends_in_one_line(
-    arguments: list[str],
-    rule: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], rule: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is measured or written."""
     assert main(arguments) == 2

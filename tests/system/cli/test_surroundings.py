@@ -12,11 +12,7 @@ COMPARE = (
     "dsgd-compare algo=sync,gossip experiment=quadratic nodes=2 budget.steps=20 cluster.gradient_s=0.01 target.loss=1 "
     "compare.tune={} compare.seeds=2"
 )
-ASCII = {
-    "LC_ALL": "C",
-    "PYTHONCOERCECLOCALE": "0",
-    "PYTHONUTF8": "0",
-}  # neither a dash nor a letter é
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}  # neither a dash nor a letter é
 INLINE = "module://matplotlib_inline.backend_inline"
 ROOT = Path(__file__).parents[3]
 

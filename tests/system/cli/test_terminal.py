@@ -43,10 +43,7 @@ def test_a_run_goes_on_without_a_reader(engine: str, form: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("line", "form", "made"),
-    [
-        (SWEEP, "| true", "sweep/1_sync_2/summary.json"),
-        (COMPARE, "<&- >&- 2>&-", "comparison/verdict.txt"),
-    ],
+    [(SWEEP, "| true", "sweep/1_sync_2/summary.json"), (COMPARE, "<&- >&- 2>&-", "comparison/verdict.txt")],
 )
 def test_so_do_other_commands(line: str, form: str, made: str, tmp_path: Path) -> None:
     assert in_bash(f"{line} {form}", tmp_path) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.gradients.compiled import kernels_are_there
+from dsgd.record.checkpoint_file import read_header
 from dsgd.runner.resume import quoted
 from tests.support.command import call, lines, marks, refusal, shell, signalled, start, summary, wait_until
 
@@ -116,11 +116,8 @@ def test_ctrl_c_again_and_again_leaves_a_whole_record(tmp_path: Path) -> None:
 
 def lines_kept(folder: Path) -> int:
     """Lines of metrics.jsonl that the checkpoint knows of; 0 without one."""
-    try:
-        header = (folder / "checkpoint.pt").read_bytes().partition(b"\n")[0]
-    except FileNotFoundError:
-        return 0
-    return json.loads(header)["lines"]
+    file = folder / "checkpoint.pt"
+    return read_header(file)["lines"] if file.exists() else 0
 
 
 def test_a_completed_run_has_nothing_to_go_on_with(whole: Path) -> None:
