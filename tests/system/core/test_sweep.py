@@ -24,6 +24,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = shell(f"""{line} "hydra.sweep.dir='{NAME}'" """, folder)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("record: ") == 4
+    assert result.stderr.count("engine: sim") == 2  # once for each number of nodes, whatever the number of jobs
     return folder / NAME
 
 
