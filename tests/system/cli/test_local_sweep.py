@@ -195,9 +195,7 @@ class Threaded(Quadratic):
 def test_a_job_of_a_sweep_inherits_nothing_of_the_one_before(tmp_path: Path) -> None:
     """Threads, say, which a fork would not survive: a job in real processes comes after one in the simulator."""
     (tmp_path / "own.py").write_text(THREADED)
-    line = (
-        "dsgd-run -m engine=sim,dist experiment=quadratic data._target_=own.Threaded nodes=2 budget.steps=3 algo=sync"
-    )
+    line = "dsgd-run -m engine=sim,dist experiment=quadratic data._target_=own.Threaded nodes=2 budget.steps=3"
     swept = shell(f"{line} hydra.sweep.dir=swept", tmp_path, PYTHONPATH=str(tmp_path))
     assert swept.returncode == 0, swept.stderr
     assert swept.stdout.count("completed") == 2

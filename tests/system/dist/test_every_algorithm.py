@@ -1,8 +1,11 @@
-"""Every algorithm of conf/algo/ trains in real processes: a new one is tested by being there."""
+"""Every algorithm of conf/algo/ trains in real processes, a new one by being there; and many workers of one do."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,22 @@ def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, al
     """Every way of keeping vectors, and of having something under way."""
     options = (*EXACT[algo], "optimizer.momentum=0.9", "optimizer.lr=0.01")
     goes_on_exactly(prefork, tmp_path, options, CYCLE[algo], signal.SIGINT)
+
+
+WORKERS, MOST_THREADS = 48, 6
+
+
+def test_many_workers_of_gossip_start_and_complete_with_few_threads(prefork: Prefork, tmp_path: Path) -> None:
+    options = ("algo=gossip", "engine=dist", "experiment=quadratic", f"nodes={WORKERS}", "budget.steps=50")
+    run = prefork.start(tmp_path / "run", *options)
+    threads: dict[int, int] = {}  # the most of each worker
+    while (status := run.poll()) is None:
+        for name, pid in run.processes().items():
+            with contextlib.suppress(FileNotFoundError):  # it has ended
+                if name.startswith("worker"):
+                    threads[pid] = max(threads.get(pid, 0), len(os.listdir(f"/proc/{pid}/task")))
+        time.sleep(0.2)
+    assert status == 0, run.err
+    assert len(threads) == WORKERS
+    assert max(threads.values()) <= MOST_THREADS
+    assert run.summary["status"] == "completed"
