@@ -123,8 +123,8 @@ def _notes(contest: Contest) -> list[str]:
 
 def contender_series(contest: Contest) -> list[Series]:
     """Return the runs of each contender as the curves show them, in the order of the standings."""
-    styles = contender_styles(contest)
-    return [Series(one.name, list(one.runs), style) for one, style in zip(contest.standings, styles, strict=True)]
+    styled_standings = zip(contest.standings, contender_styles(contest), strict=True)
+    return [Series(standing.name, list(standing.runs), style) for standing, style in styled_standings]
 
 
 def contender_styles(contest: Contest) -> list[dict[str, Any]]:
