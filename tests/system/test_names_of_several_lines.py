@@ -10,7 +10,7 @@ import pytest
 from dsgd.cli.plot import main as plot
 from dsgd.record.reader import find_runs
 from dsgd.report.contest import Contender
-from dsgd.report.contest_files import write_contest
+from dsgd.report.contest_figure import write_contest
 from tests.support.command import shell
 from tests.support.records import reach
 from tests.system.test_safe_text import hostile_runs
