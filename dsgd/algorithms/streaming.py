@@ -62,7 +62,8 @@ class Streaming(Algorithm):
             raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
         if not 0 <= self.delay < self.tau // self.fragments:
             most = self.tau // self.fragments
-            raise ValueError(f"delay must be in [0, tau / fragments = {most}), got {self.delay}")
+            rule = f"delay must be in [0, tau / fragments = {most}) (tau={self.tau}, fragments={self.fragments})"
+            raise ValueError(f"{rule}, got {self.delay}")
         if not 0 <= self.mix <= 1:
             raise ValueError(f"mix must be in [0, 1], got {self.mix}")
         if not 0 <= self.olr < float("inf"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,5 +35,7 @@ def _build(group: str, name: str, options: Mapping[str, Any], **given: Any) -> A
     """Return an instance of the class that a choice of the package names. given: fields that are no options."""
     targets = offered(group)
     if name not in targets:
-        raise ConfigError(f"{group} must be one of {', '.join(targets)}, got {name!r}")
+        near = difflib.get_close_matches(name.lower(), targets, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{group} must be one of {', '.join(targets)}, got {name!r}{meant}")
     return build(None, {"_target_": targets[name], **options}, group, **given)

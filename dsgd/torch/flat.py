@@ -1,184 +1,244 @@
-"""A module's trained parameters and their gradients as two flat vectors: views of them, or copies."""
+"""A module's trained parameters and their gradients as vectors, which are copies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from dsgd.torch.placement import local_part, reshard
+from dsgd.torch.placement import is_sharded, local_part, reshard
 
 
 class FlatModule:
-    """Keep the trained parameters of a module in x [d] and their gradients in g [d], each in its own order in memory.
+    """Copy the trained parameters of a module to and from x [d], their gradients to and from g [d].
 
-    layout: their shapes, axes in that order. A parameter without a gradient has a zero gradient. copied: x and g are
-    copies, not the memory of the parameters: of a sharded module, whose parts on this rank are meant everywhere here,
-    and of parameters with several dtypes, whose vectors have the widest. Raises ValueError for parameters of which no
-    vector can be made."""
+    parameters, names: of those that were trained when `take` was called. A sharded one stands for its part on this
+    rank. layout: their shapes, axes in their order in memory. gradients: views of g, with the parameters' strides.
+    is_seen: an algorithm has x."""
 
     def __init__(self, module: nn.Module) -> None:
-        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        kinds = {(parameter.dtype, parameter.device): name for name, parameter in named}
+        self.module = module
+        self.take()
+
+    def take(self) -> None:
+        """Make vectors for the parameters that are trained now. Raises ValueError for those that have no vector."""
+        named = trained(self.module)
+        kinds = {(parameter.dtype, parameter.device): name for name, parameter in named.items()}
         if len({device for _, device in kinds}) != 1 or any(dtype.is_complex for dtype, _ in kinds):
             got = ", ".join(f"{name}: {dtype} on {device}" for (dtype, device), name in kinds.items()) or "none"
             raise ValueError(f"model must have trained parameters, real ones on one device, got {got}")
-        self.module = module
-        self.parameters = [parameter for _, parameter in named]
+        self.names, self.parameters = list(named), list(named.values())
+        self.is_sharded = any(map(is_sharded, self.parameters))
         parts = [local_part(parameter) for parameter in self.parameters]
-        dtypes = {part.dtype for part in parts}
-        self.copied = len(dtypes) > 1 or any(part is not p for part, p in zip(parts, self.parameters, strict=True))
+        self.dtypes = [part.dtype for part in parts]
+        self.device = parts[0].device
         self.sizes = [part.numel() for part in parts]
-        self.x = torch.empty(sum(self.sizes), dtype=reduce(torch.promote_types, dtypes), device=parts[0].device)
-        self.g = torch.zeros_like(self.x)
-        self.layout = [_layout(part) for part in parts]
-        self._values, self._gradients = (self._views(vector, parts) for vector in (self.x, self.g))
-        self.read()
-        for parameter, view, gradient in zip(self.parameters, self._values, self._gradients, strict=True):
-            if not self.copied:
-                parameter.data, parameter.grad = view, gradient
-        self._registered = self._registrations()
+        self.strides = [dense_strides(part) for part in parts]
+        self.shapes = [part.shape for part in parts]
+        self.layout = [_in_memory(*pair) for pair in zip(self.shapes, self.strides, strict=True)]
+        self.is_seen = self._is_lent = False
+        self._x, self._values = torch.empty(0), list[Tensor]()
+        self._version = 0
+        self._buckets = {  # one vector for each dtype
+            dtype: torch.zeros(self._length(dtype), dtype=dtype, device=self.device) for dtype in set(self.dtypes)
+        }
+        self.g = next(iter(self._buckets.values())) if len(self._buckets) == 1 else self._new_vector()
+        self.gradients = list[Tensor]()
+        ends = dict.fromkeys(self._buckets, 0)
+        for dtype, size in zip(self.dtypes, self.sizes, strict=True):
+            self.gradients.append(self._buckets[dtype][ends[dtype] : ends[dtype] + size])
+            ends[dtype] += size
+        self.gradients = self._shaped(self.gradients)
 
-    def _views(self, vector: Tensor, parts: list[Tensor]) -> list[Tensor]:
-        """Return the views of a vector that have the parameters' shapes and strides."""
-        pairs = zip(vector.split(self.sizes), parts, strict=True)
-        return [piece.as_strided(part.shape, _strides(part)) for piece, part in pairs]
+    def _length(self, dtype: torch.dtype) -> int:
+        return sum(size for size, each in zip(self.sizes, self.dtypes, strict=True) if each == dtype)
 
+    def _new_vector(self) -> Tensor:
+        """Return an empty vector [d], of the widest dtype."""
+        return torch.empty(sum(self.sizes), dtype=reduce(torch.promote_types, self.dtypes), device=self.device)
+
+    def _shaped(self, pieces: Sequence[Tensor]) -> list[Tensor]:
+        """Return views of the pieces of a vector, with the shapes and strides of the parameters."""
+        forms = zip(pieces, self.shapes, self.strides, strict=True)
+        return [piece.as_strided(shape, strides) for piece, shape, strides in forms]
+
+    def bucket_of(self, indices: Sequence[int]) -> Tensor:
+        """Return the part of g that has the gradients of some parameters, neighbours among those of their dtype."""
+        dtype, first = self.dtypes[indices[0]], indices[0]
+        begin = sum(size for size, each in zip(self.sizes[:first], self.dtypes[:first], strict=True) if each == dtype)
+        return self._buckets[dtype][begin : begin + sum(self.sizes[index] for index in indices)]
+
+    # Parameters
+
+    @property
+    def x(self) -> Tensor:
+        """Return the parameters as a vector: within `lent` what follows them from now on, else maybe a copy."""
+        if not self.is_seen:
+            if not self._is_lent:
+                return self.copied()
+            self._check_memory()
+            self._x, self.is_seen = self._new_vector(), True
+            self._values = self._shaped(self._x.split(self.sizes))
+            self.read()
+        elif not self._is_lent:
+            self.read()
+        return self._x
+
+    def _check_memory(self) -> None:
+        """Raise ValueError for parameters in the same memory, whose copies an algorithm may change apart."""
+        lying = sorted(
+            (part.untyped_storage().data_ptr(), part.storage_offset() * part.element_size(), _reach(part), name)
+            for part, name in zip(map(local_part, self.parameters), self.names, strict=True)
+            if part.numel()
+        )
+        for (storage, begin, length, name), (other, next_begin, _, second) in pairwise(lying):
+            if storage == other and next_begin < begin + length:
+                raise ValueError(f"parameters must not share memory but with algo='sync', got {name} and {second}")
+
+    def _parts(self) -> list[Tensor]:
+        if self.is_sharded:
+            reshard(self.module)
+        return [local_part(parameter).detach() for parameter in self.parameters]
+
+    @torch.no_grad()
     def read(self) -> None:
-        """Copy the parameters into x."""
-        for parameter, view in zip(self.parameters, self._values, strict=True):
-            view.copy_(local_part(parameter).detach())
+        """Copy the parameters into x, if an algorithm has it."""
+        if self.is_seen:
+            torch._foreach_copy_(self._values, self._parts())
+            self._version = self._x._version
 
     def write(self) -> None:
-        """Copy x into the parameters, where they are not its memory."""
-        if self.copied:
-            reshard(self.module)
-            for parameter, view in zip(self.parameters, self._values, strict=True):
-                local_part(parameter).detach().copy_(view)
+        """Copy x into the parameters, if the algorithm has changed it."""
+        if self.is_seen and self._x._version != self._version:
+            self.assign(self._x)
+            self._version = self._x._version
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Let an optimizer change x through the parameters, by the gradients in g."""
-        if self.copied:
-            self.write()
-            for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                local_part(parameter.grad).copy_(gradient)
-        yield
-        if self.copied:
-            self.read()
+        """Let an algorithm have x, and maybe change it."""
+        self.read()
+        self._is_lent = True
+        try:
+            yield
+        finally:
+            self._is_lent = False
+        self.write()
 
-    def zero(self) -> None:
-        """Make all gradients zero."""
-        self.g.zero_()
-        for parameter in self.parameters if self.copied else ():
-            parameter.grad = None
+    @torch.no_grad()
+    def copied(self) -> Tensor:
+        """Return a copy of the parameters as a vector."""
+        vector = self._new_vector()
+        torch._foreach_copy_(self._shaped(vector.split(self.sizes)), self._parts())
+        return vector
 
-    def gather(self) -> None:
-        """Bring gradients that are elsewhere into g: copies', and those that `zero_grad` has let torch make anew."""
-        for index in range(len(self.parameters)):
-            self.gather_one(index)
+    @torch.no_grad()
+    def assign(self, vector: Tensor) -> None:
+        """Copy a vector into the parameters."""
+        torch._foreach_copy_(self._parts(), self._shaped(vector.split(self.sizes)))
 
-    def gather_one(self, index: int) -> None:
-        parameter, view = self.parameters[index], self._gradients[index]
-        if parameter.grad is not view:
-            view.zero_() if parameter.grad is None else view.copy_(local_part(parameter.grad))
-            if not self.copied:
-                parameter.grad = view
+    # Gradients
 
-    def _registrations(self) -> list[int]:
-        """Return what changes when a parameter is added, replaced or removed, or a trained one moved by `Module.to`."""
-        registered = [id(parameter) for module in self.module.modules() for parameter in module._parameters.values()]
-        return registered + [local_part(parameter).data_ptr() for parameter in self.parameters]
+    def gather(self, index: int, scale: float = 1.0) -> None:
+        """Copy a parameter's gradient into g, times a number; zeros where it has none."""
+        gradient, view = self.parameters[index].grad, self.gradients[index]
+        if gradient is None:
+            view.zero_()
+        elif gradient is view:
+            view.mul_(scale)
+        else:
+            part = local_part(gradient).detach()
+            torch.mul(part.to_dense() if part.is_sparse else part, scale, out=view)
 
-    def check(self) -> None:
-        """Raise ValueError if the module's parameters are not those of the beginning."""
-        if self.copied:
-            reshard(self.module)
-        if self._registrations() != self._registered:
-            rule = "model must keep its parameters after distribute: call to(), cuda() or half() before it"
-            raise ValueError(f"{rule}, got one that was added, replaced or moved")
-
-
-class OverlappedMean:
-    """Average g over all ranks in buckets, each as soon as a backward pass has finished it.
-
-    wanted: tells before a backward pass whether it is to be averaged. start_mean: starts the mean of a part of g, and
-    returns what waits for it."""
-
-    def __init__(
-        self,
-        flat: FlatModule,
-        bucket_bytes: int,
-        wanted: Callable[[], bool],
-        start_mean: Callable[[Tensor], Callable[[], Tensor]],
-    ) -> None:
-        self._flat, self._wanted, self._start_mean = flat, wanted, start_mean
-        self.done = False  # g holds the mean
-        self._parts, self._bucket_of = _buckets(flat, bucket_bytes)
-        self._sizes = [self._bucket_of.count(bucket) for bucket in range(len(self._parts))]
-        self._waits: list[Callable[[], Tensor]] = []
-        self._ready = [0] * len(self._parts)
-        self._pass: int | None = None  # number of the backward pass
-        for index, parameter in enumerate(flat.parameters):
-            parameter.register_post_accumulate_grad_hook(lambda _, index=index: self._accumulated(index))
-
-    def _accumulated(self, index: int) -> None:
-        if not self._wanted():
+    def show(self, index: int) -> None:
+        """Make what g has the gradient of a parameter."""
+        parameter, view = self.parameters[index], self.gradients[index]
+        if not is_sharded(parameter):
+            parameter.grad = view
             return
-        if self.done:
-            raise RuntimeError("backward was called twice before step(): put all but the last into model.no_sync()")
-        if self._pass != (current := torch._C._current_graph_task_id()):
-            self._wait()  # for the means of a pass that an exception has ended, which no callback has finished
-            self._pass = current
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        self._flat.gather_one(index)
-        self._ready[self._bucket_of[index]] += 1
-        while (at := len(self._waits)) < len(self._parts) and self._ready[at] >= self._sizes[at]:
-            self._waits.append(self._start_mean(self._parts[at]))  # in one order on every rank
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        local_part(parameter.grad).copy_(view)
 
-    def _finish(self) -> None:
-        """Average what is left, of parameters without gradients, and wait for everything: the pass has ended."""
-        self._flat.gather()
-        self._waits += map(self._start_mean, self._parts[len(self._waits) :])
-        self._wait()
-        self.done, self._pass = True, None
+    def collected(self) -> Tensor:
+        """Return g, with the parameters' gradients as they are now."""
+        for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
+            if parameter.grad is not view:
+                self.gather(index)
+                if parameter.grad is not None:
+                    self.show(index)
+        if len(self._buckets) > 1:
+            torch._foreach_copy_(self._shaped(self.g.split(self.sizes)), self.gradients)
+        return self.g
 
-    def _wait(self) -> None:
-        for wait in self._waits:
-            wait()
-        self._waits, self._ready = [], [0] * len(self._parts)
+    def give(self, g: Tensor) -> None:
+        """Make g the gradients of the parameters."""
+        if g is self.g:
+            return  # which they are
+        torch._foreach_copy_(self.gradients, self._shaped(g.split(self.sizes)))
+        for index, parameter in enumerate(self.parameters):
+            if parameter.requires_grad:
+                self.show(index)
+
+    # What may change
+
+    def changes(self) -> tuple[list[str], list[str]]:
+        """Return the names of trained parameters that are new here, and of those here that are trained no longer.
+
+        Raises ValueError for one that has moved."""
+        if self.is_sharded:
+            reshard(self.module)
+        now, here = trained(self.module), {id(parameter) for parameter in self.parameters}
+        for name, parameter, dtype in zip(self.names, self.parameters, self.dtypes, strict=True):
+            if parameter.dtype != dtype or local_part(parameter).device != self.device:
+                rule = "model must keep its parameters after distribute: call to(), cuda() or half() before it"
+                got = f"{name}: {parameter.dtype} on {parameter.device}, before {dtype} on {self.device}"
+                raise ValueError(f"{rule}, got {got}")
+        trained_now = {id(parameter) for parameter in now.values()}
+        new = [name for name, parameter in now.items() if id(parameter) not in here]
+        gone = [
+            name
+            for name, parameter in zip(self.names, self.parameters, strict=True)
+            if id(parameter) not in trained_now
+        ]
+        return new, gone
 
 
-def _buckets(flat: FlatModule, bucket_bytes: int) -> tuple[list[Tensor], list[int]]:
-    """Cut g into parts of whole parameters, from the last, whose gradient comes first. Returns the parts, and the part
-    of each parameter."""
-    parts, bucket_of = list[Tensor](), [0] * len(flat.sizes)
-    end = begin = flat.g.numel()
-    for index in reversed(range(len(flat.sizes))):
-        bucket_of[index] = len(parts)
-        begin -= flat.sizes[index]
-        if (end - begin) * flat.g.element_size() >= bucket_bytes or begin == 0:
-            parts.append(flat.g[begin:end])
-            end = begin
-    return parts, bucket_of
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require gradients, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the strides of a copy: those of the tensor, if its numbers lie side by side in memory."""
-    return torch.empty_like(tensor, device="meta").stride()
+def dense_strides(tensor: Tensor) -> tuple[int, ...]:
+    """Return the strides of a copy: those of the tensor, if its numbers lie side by side, else the contiguous ones."""
+    like = torch.empty_like(tensor, device="meta")
+    return like.stride() if like.stride() == tensor.stride() else like.contiguous().stride()
 
 
-def _layout(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor with its axes in their order in memory, channels_last for example."""
-    strides = _strides(tensor)
-    return tuple(tensor.shape[axis] for axis in sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+def has_own_numbers(tensor: Tensor) -> bool:
+    """Tell whether no two indices of a tensor mean the same number in memory."""
+    reach = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            return False
+        reach += stride * max(size - 1, 0)
+    return True
 
 
 def as_vector(tensor: Tensor) -> Tensor:
     """Return a dense tensor as a vector that shares its memory."""
     return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def _reach(tensor: Tensor) -> int:
+    """Return over how many bytes the numbers of a tensor spread."""
+    spread = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+    return (spread + 1) * tensor.element_size()
+
+
+def _in_memory(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape with its axes in their order in memory, channels_last for example."""
+    return tuple(shape[axis] for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]))

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from dsgd.engines.torch.group_channel import GroupChannel
-from dsgd.engines.torch.lockstep import LockstepWorker
+from dsgd.engines.torch.lockstep import AT_X, LockstepWorker
 from dsgd.runner.named_algorithm import named_algorithm
 from dsgd.runner.values import prefixed
 from dsgd.streams import stream
-from dsgd.torch.flat import FlatModule, OverlappedMean, as_vector
+from dsgd.torch.flat import FlatModule, as_vector, trained
+from dsgd.torch.overlapped_mean import OverlappedMean
 from dsgd.torch.placement import check_placement, group_of, local_part
-from dsgd.worker import Algorithm, MeanGradient, Worker
+from dsgd.torch.refused import (
+    check_alike,
+    check_optimizer,
+    check_options,
+    check_parameters,
+    check_tensors,
+    refuse_steps,
+    refuse_update,
+)
+from dsgd.worker import Algorithm, Engine, MeanGradient, Worker
 
 BUCKET_BYTES = 25 << 20  # of gradients that are averaged at a time, as in DistributedDataParallel
+AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # buffers: the others are those of rank 0
 
 
 def distribute(
@@ -49,6 +63,7 @@ def distribute(
         rule = "distribute needs a process group: call torch.distributed.init_process_group() first"
         raise ValueError(f"{rule}, and start the script by torchrun or srun")
     check_placement(model, algo, group)
+    check_options(options or {})
     if isinstance(group, DeviceMesh):
         group, options = group_of(group, algo, options or {})
     channel = GroupChannel(group)
@@ -56,10 +71,14 @@ def distribute(
         algo = named_algorithm(algo, options or {}, topology, channel.nodes, seed)
     elif options or topology:
         raise ValueError(f"options and topology must be those of {type(algo).__name__} itself, where algo is no name")
+    check_options({"elastic": algo.elastic})
+    check_tensors(model)
+    flat = FlatModule(model)
     with prefixed("algo", fields=algo):
-        _check_optimizer(model, optimizer, algo, channel.nodes)
-    _check_alike(channel, model, (algo if is_dataclass(algo) else type(algo), steps, seed))
-    return DistributedModel(model, optimizer, algo, channel, steps, seed)
+        check_optimizer(model, optimizer, algo, channel.nodes)
+        algo.check_layout(flat.layout)
+    check_alike(channel, model, flat.device, (algo if is_dataclass(algo) else type(algo), steps, seed))
+    return DistributedModel(flat, optimizer, algo, channel, steps, seed)
 
 
 class DistributedModel(nn.Module):
@@ -69,7 +88,7 @@ class DistributedModel(nn.Module):
 
     def __init__(
         self,
-        module: nn.Module,
+        flat: FlatModule,
         optimizer: torch.optim.Optimizer,
         algo: Algorithm,
         channel: GroupChannel,
@@ -77,41 +96,83 @@ class DistributedModel(nn.Module):
         seed: int,
     ) -> None:
         super().__init__()
-        self.module, self.optimizer = module, optimizer
-        self._channel, self._flat = channel, FlatModule(module)
-        with prefixed("algo", fields=algo):
-            algo.check_layout(self._flat.layout)
-        frozen = [local_part(parameter).detach() for parameter in module.parameters() if not parameter.requires_grad]
-        for tensor in (self._flat.x, *frozen, *module.buffers()):
-            channel.from_rank(0, tensor, "the broadcast of the initial model")
-        self._local = TorchSteps(optimizer, self._flat, steps)
+        self.module, self.optimizer = flat.module, optimizer
+        self._channel, self._flat = channel, flat
+        self._local = TorchSteps(optimizer, flat, channel, steps)
         rng = stream("algorithm", seed, channel.rank)
-        self._lockstep = LockstepWorker(algo, self._flat.x, rng, self._flat.layout, channel, self._local)
-        self._averages = True  # False: within no_sync
-        self._mean = OverlappedMean(
-            self._flat,
-            BUCKET_BYTES,
-            lambda: self._averages and self._asks_for_mean and not self._flat.copied,
-            self._start_mean,
+        self._lockstep = LockstepWorker(
+            algo, lambda engine: ModuleWorker(flat, channel, rng, engine), channel, self._local
         )
-        self._shows_output = False
-        with torch.no_grad():
-            self._lockstep.begin()
-            self._flat.write()
+        self._averages = True  # False: within no_sync
+        self._mean = OverlappedMean(flat, channel, BUCKET_BYTES, self._takes_part, self._name_of_mean)
+        self._shows_output = self._has_warned = False
+        steps_of = weakref.ref(self._local)
+        refuse_steps(optimizer, lambda: (local := steps_of()) is None or local.is_stepping)
+        frozen = [local_part(each).detach() for each in self.module.parameters() if not each.requires_grad]
+        flat.assign(channel.from_rank(0, flat.copied(), "the broadcast of the initial model"))
+        for tensor in (*frozen, *self.module.buffers()):
+            self._take_first(tensor)
+
+    @torch.no_grad()
+    def _take_first(self, tensor: Tensor) -> None:
+        """Overwrite a tensor with rank 0's, whatever its numbers and strides are."""
+        numbers = tensor.resolve_conj().contiguous().flatten().view(torch.uint8)
+        if numbers.numel():
+            self._channel.from_rank(0, numbers, "the broadcast of the initial model")
+            tensor.copy_(numbers.view(tensor.dtype).view(tensor.shape))
 
     @property
     def worker(self) -> Worker:
         return self._lockstep.worker
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a distributed model cannot be copied or pickled: take model.module, or model.state_dict()")
+
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        return self.module(*arguments, **named)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return self.module(*arguments, **named)
+        if not self._flat.is_sharded:
+            self._follow()
+        outputs = self.module(*arguments, **named)
+        self._mean.watch(outputs)
+        return outputs
+
+    def _follow(self) -> None:
+        """Train what is to be trained now. Raises ValueError where it may not change."""
+        new, gone = self._flat.changes()
+        check_parameters(self.module, self.optimizer)
+        if not new and not (gone and self._flat.is_seen):
+            return  # a parameter that is frozen under `sync` gets no gradient and rests
+        if self._flat.is_seen:
+            algo = type(self._lockstep.algo).__name__
+            rule = f"what is trained must stay the same with {algo}, after its first step"
+            raise ValueError(f"{rule}, got {', '.join(new + gone)}: distribute again, with a new optimizer")
+        if self._mean.done:
+            rule = "what is trained must change before the forward pass of the distributed model"
+            raise ValueError(f"{rule}, got {', '.join(new)} after it")
+        before = {id(parameter) for parameter in self._flat.parameters}
+        self._flat.take()
+        self._lockstep.worker.layout = self._flat.layout
+        check_alike(self._channel, self.module, self._flat.device, None)
+        self._mean.arrange()
+        for parameter in trained(self.module).values():
+            if id(parameter) not in before:
+                self._take_first(local_part(parameter).detach())
+
+    def _takes_part(self) -> bool:
+        """Tell, during a backward pass, whether its gradients are averaged."""
+        return self._averages and self._asks_for_mean and not self._flat.is_sharded
 
     @property
     def _asks_for_mean(self) -> bool:
+        """Tell whether the algorithm waits for a mean gradient. It begins with the first gradient."""
+        if not self._lockstep.is_begun:
+            with torch.no_grad(), self._flat.lent():
+                self._lockstep.begin()
         return isinstance(self._lockstep.asked, MeanGradient)
 
-    def _start_mean(self, part: Tensor) -> Callable[[], Tensor]:
-        return self._channel.start_mean(part, f"the average of gradients at step {self.worker.steps}")
+    def _name_of_mean(self) -> str:
+        return f"the average of gradients at step {self.worker.steps}"
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -130,25 +191,36 @@ class DistributedModel(nn.Module):
 
         scaler: of a loss that was scaled. The gradients are unscaled, unless `scaler.unscale_` was called already; a
         step whose gradients are not finite is left out, on all ranks where the algorithm keeps them equal."""
-        if self._shows_output:
-            raise RuntimeError("step() must be called outside of model.output()")
+        self._refuse_output("step()")
+        if scaler is not None and self._flat.is_sharded:
+            raise RuntimeError("step() must be without a scaler where parameters are sharded: use bf16")
+        self._follow()
+        asks_for_mean = self._asks_for_mean
         if self._lockstep.asked is None:
             raise RuntimeError(f"step() must be called at most {self._local.steps} times (steps), got one more call")
-        if scaler is not None and self._flat.copied:
-            raise RuntimeError(
-                "step() must be without a scaler where parameters are sharded or of several dtypes: use bf16"
-            )
-        self._flat.check()
-        self._flat.gather()
-        if self._asks_for_mean and not self._mean.done:
-            self._start_mean(self._flat.g)()
+        if asks_for_mean and not self._mean.done:
+            self._mean.finish()
+        has_gradient = any(parameter.grad is not None for parameter in self._flat.parameters)
+        if not has_gradient and not self._has_warned:
+            self._has_warned = True
+            who = "any rank" if asks_for_mean else f"rank {self._channel.rank}"
+            warnings.warn(f"step() without a gradient on {who}: call backward() before it", stacklevel=2)
         self._mean.done = False
-        self._local.unscale(scaler, self._channel if self._lockstep.algo.barrier else None)
-        self._lockstep.answer(self._flat.g)
-        self._flat.zero()
-        self._flat.write()
+        self._local.unscale(scaler, self._lockstep.algo.barrier)
+        g = self._flat.collected()
+        if self._local.overflows:
+            g.zero_()
+        with self._flat.lent():
+            self._lockstep.answer(g)
+        self.optimizer.zero_grad()
         if scaler is not None:
-            scaler.update()
+            if scaler.is_enabled():
+                scaler.update()
+            refuse_update(scaler)
+
+    def _refuse_output(self, call: str) -> None:
+        if self._shows_output:
+            raise RuntimeError(f"{call} must be called outside of model.output(), which has another model")
 
     @contextmanager
     def output(self) -> Iterator[nn.Module]:
@@ -157,33 +229,46 @@ class DistributedModel(nn.Module):
 
         Buffers of real numbers, such as the statistics of batch norm, are the mean of the ranks' there, others those of
         rank 0. Outside of it every rank has its own."""
-        self._flat.check()
-        tensors = [self._flat.x, *self.module.buffers()]
-        shown = [self._lockstep.output(), *(self._output_buffer(buffer.clone()) for buffer in tensors[1:])]
-        before = [tensor.clone() for tensor in tensors]
-        self._show(tensors, shown)
+        self._refuse_output("output()")
+        self._follow()
+        registered = [
+            (module, name, buffer)
+            for module in self.module.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        buffers = [buffer for _, _, buffer in registered]
+        x, values = self._flat.copied(), [buffer.clone() for buffer in buffers]
+        self._show(self._lockstep.output(), buffers, [self._output_buffer(value) for value in values])
         self._shows_output = True
         try:
             yield self.module
         finally:
             self._shows_output = False
-            self._show(tensors, before)
+            self._show(x, buffers, values)
+            for module, name, buffer in registered:
+                module._buffers[name] = buffer  # which an evaluation may have replaced
 
     @torch.no_grad()
-    def _show(self, tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
-        self._flat.write()
+    def _show(self, x: Tensor, buffers: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        self._flat.assign(x)
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.copy_(value)
 
     def _output_buffer(self, buffer: Tensor) -> Tensor:
-        name = "the average of buffers of the output model"
-        return (
-            self._channel.mean(buffer, name) if buffer.is_floating_point() else self._channel.from_rank(0, buffer, name)
+        name, numbers = (
+            "the average of buffers of the output model",
+            buffer.clone(memory_format=torch.contiguous_format),
         )
+        if buffer.dtype in AVERAGED:
+            return self._channel.mean(numbers, name)
+        self._take_first(numbers)
+        return numbers
 
     def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return all that decides how this rank goes on: its module, optimiser and algorithm. Every rank stores its
         own. Raises ValueError within a cycle of the algorithm; the module alone is `model.module.state_dict()`."""
+        self._refuse_output("state_dict()")
         return {
             "module": self.module.state_dict(*arguments, **named),
             "optimizer": self.optimizer.state_dict(),
@@ -197,23 +282,48 @@ class DistributedModel(nn.Module):
             raise RuntimeError(f"{rule}, got a model after {self.worker.steps} steps: distribute it again")
         self._lockstep.check_state(state["algorithm"])
         self.module.load_state_dict(state["module"], *arguments, **named)
-        with torch.no_grad():
-            self._flat.read()
-            self._lockstep.restore(state["algorithm"])
-            self._flat.write()
+        with torch.no_grad(), self._flat.lent():
+            self._lockstep.restore(state["algorithm"], self._flat.device)
+            self._flat.read()  # the stored x, which entering the algorithm may have changed
         self.optimizer.load_state_dict(state["optimizer"])  # after the algorithm may have let it begin anew
 
 
+class ModuleWorker(Worker):
+    """A worker whose x is made when its algorithm first asks for it."""
+
+    __slots__ = ("_flat",)
+
+    def __init__(self, flat: FlatModule, channel: GroupChannel, rng: np.random.Generator, engine: Engine) -> None:
+        self._flat = flat
+        super().__init__(channel.rank, channel.nodes, AT_X, rng, engine, flat.layout)
+
+    @property
+    def x(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._flat.x
+
+    @x.setter
+    def x(self, value: Tensor) -> None:
+        """Do nothing: x is the module's."""
+
+    async def mean_gradient(self) -> Tensor:
+        return await MeanGradient(AT_X)
+
+
 class TorchSteps:
-    """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.engines.torch.lockstep.LocalSteps`."""
+    """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.engines.torch.lockstep.LocalSteps`.
 
-    def __init__(self, optimizer: torch.optim.Optimizer, flat: FlatModule, steps: int | None) -> None:
-        self.optimizer, self.flat, self.steps = optimizer, flat, steps
+    is_stepping: the optimiser makes a step of the algorithm. overflows: this step is left out."""
 
-    def unscale(self, scaler: torch.amp.GradScaler | None, channel: GroupChannel | None) -> None:
-        """Unscale the gradients of the step to come. One that is not finite leaves out the step: in all ranks of the
-        channel, if there is one, else in this rank."""
-        self._overflows = False
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, flat: FlatModule, channel: GroupChannel, steps: int | None
+    ) -> None:
+        self.optimizer, self.flat, self.channel, self.steps = optimizer, flat, channel, steps
+        self.is_stepping = self.overflows = False
+
+    def unscale(self, scaler: torch.amp.GradScaler | None, together: bool) -> None:
+        """Unscale the gradients of the step to come. One that is not finite leaves out the step: in all ranks together,
+        or in this one."""
+        self.overflows = False
         if scaler is None or not scaler.is_enabled():
             return
         try:
@@ -222,12 +332,13 @@ class TorchSteps:
             if "already been called" not in str(error):  # by the user, to clip the gradients
                 raise
         # The scaler's own flags: clipping by value may have made the gradient finite, and its update reads them.
-        for flag in scaler._found_inf_per_device(self.optimizer).values():
-            if channel is not None:
-                channel.start_sum(flag, "the sum of overflows")()
-            self._overflows = self._overflows or bool(flag)
-        if self._overflows:
-            self.flat.g.zero_()
+        flags = scaler._per_optimizer_states[id(self.optimizer)]["found_inf_per_device"]
+        if not flags:  # without a gradient
+            flags[self.flat.device] = torch.zeros(1, device=self.flat.device)
+        for flag in flags.values():
+            if together:
+                self.channel.start_sum(flag, "the sum of overflows")()
+            self.overflows = self.overflows or bool(flag)
 
     def done(self, worker: Worker) -> bool:
         return self.steps is not None and worker.steps >= self.steps
@@ -237,45 +348,34 @@ class TorchSteps:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         worker.steps += 1
-        if self._overflows:
+        if self.overflows:
             return
-        if g is not self.flat.g:
-            self.flat.g.copy_(g)
-        with self.flat.lent():
+        self.flat.write()
+        self.flat.give(g)
+        self.is_stepping = True
+        try:
             self.optimizer.step()
+        finally:
+            self.is_stepping = False
+        self.flat.read()
 
     def remembered(self) -> Sequence[Tensor]:
+        """Return the vectors of each parameter. Raises ValueError, on every rank, if ranks differ in who has some."""
         states = [(parameter.numel(), self.optimizer.state.get(parameter, {})) for parameter in self.flat.parameters]
-        return [
-            as_vector(local_part(value))
+        vectors = [
+            [(key, value) for key, value in sorted(state.items()) if isinstance(value, Tensor) and _is_of(value, size)]
             for size, state in states
-            for _, value in sorted(state.items())
-            if isinstance(value, Tensor) and value.dim() and value.numel() == size
         ]
+        names = [[key for key, _ in each] for each in vectors]
+        if (other := self.channel.first_differing(repr(names), self.flat.device)) is not None:
+            rule = "every rank must have had a gradient for the same parameters where momentum is averaged"
+            raise ValueError(f"{rule}, got others on rank {other} than on rank 0")
+        return [as_vector(local_part(value)) for each in vectors for _, value in each]
 
     def forget(self) -> None:
         self.optimizer.state.clear()
 
 
-def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, algo: Algorithm, nodes: int) -> None:
-    """Raise ValueError for an optimiser that does not fit the model or the algorithm."""
-    if optimizer.state:
-        raise ValueError("optimizer must have made no step before distribute: its state is of other parameters")
-    trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if (got := len(trained & given)) < len(trained):
-        raise ValueError(f"optimizer must have all {len(trained)} trained parameters, got {got}")
-    group = optimizer.param_groups[0]
-    if algo.needs_sgd and not isinstance(optimizer, torch.optim.SGD):
-        raise ValueError(f"optimizer must be torch.optim.SGD with {algo.needs_sgd}, got {type(optimizer).__name__}")
-    algo.check(nodes, float(group["lr"]), float(group.get("momentum", 0.0)))
-
-
-def _check_alike(channel: GroupChannel, model: nn.Module, arguments: object) -> None:
-    """Raise ValueError, on every rank, if ranks differ in the shapes of the model or in what they ask for."""
-    shapes = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in model.named_parameters()]
-    shapes += [(name, tuple(x.shape), x.dtype) for name, x in model.named_buffers()]
-    device = next(model.parameters()).device
-    for name, value in (("the same parameters and buffers", shapes), ("the same algorithm and options", arguments)):
-        if (other := channel.first_differing(repr(value), device)) is not None:
-            raise ValueError(f"every rank must have {name}, got others on rank {other} than on rank 0")
+def _is_of(value: Tensor, size: int) -> bool:
+    """Tell whether a tensor of the optimiser's state has a number for each of a parameter's."""
+    return value.dim() > 0 and value.numel() == size

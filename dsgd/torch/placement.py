@@ -34,6 +34,10 @@ def check_placement(model: nn.Module, algo: object, group: object) -> None:
         raise ValueError(f"algo must not be {algo}, whose codes need whole layers, as {name} is sharded")
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """Return what this rank has of a sharded tensor, sharing its memory; another tensor itself."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor

@@ -32,7 +32,7 @@ from dsgd.record.stored_state import load_stored
 from dsgd.runner.life import TrainingState, checked_digest
 from dsgd.runner.plan import Plan
 from dsgd.streams import stream
-from dsgd.worker import MeanGradient, Worker
+from dsgd.worker import Engine, MeanGradient, Worker
 
 MARK_LIMIT = timedelta(days=1)  # evaluating may take longer than any message
 STATUSES = ("running", "completed", "diverged")  # by the number that rank 0 sends
@@ -71,9 +71,7 @@ class GroupTraining:
         if experiment.compile:  # before signals only ask for the end of a step
             with compiling(type(self.problem.module).__name__):
                 self.problem.gradient(self.problem.start, self.buffers.clone(), 0, 0)
-        rng = stream("algorithm", experiment.seed, self.channel.rank)
-        x = self.problem.start.clone()
-        self.lockstep = LockstepWorker(experiment.algo, x, rng, self.problem.layout, self.channel, self)
+        self.lockstep = LockstepWorker(experiment.algo, self._worker_of, self.channel, self)
         self.lockstep.between = self._take_due
         self.progress, self.status, self.error = Progress(), "running", ""
         self._begun = time.monotonic()
@@ -91,6 +89,11 @@ class GroupTraining:
         self._orders = CheckpointOrders(of_orders, device, every_s, steps, self._is_resumed)
 
     # Local steps
+
+    def _worker_of(self, engine: Engine) -> Worker:
+        rank, nodes = self.channel.rank, self.channel.nodes
+        rng = stream("algorithm", self.experiment.seed, rank)
+        return Worker(rank, nodes, self.problem.start.clone(), rng, engine, self.problem.layout)
 
     def done(self, worker: Worker) -> bool:
         if self.rules.done(worker, 0):

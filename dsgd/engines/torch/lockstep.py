@@ -7,15 +7,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dsgd.engines.rules.task import Task, start
 from dsgd.engines.torch.group_channel import GroupChannel, Wait
-from dsgd.worker import Algorithm, AllReduceMean, Busy, Exchange, Gradient, MeanGradient, Request, Worker
+from dsgd.worker import Algorithm, AllReduceMean, Busy, Engine, Exchange, Gradient, MeanGradient, Request, Worker
 
 T = TypeVar("T")
+
+
+AT_X = torch.empty(0)  # the point x, for a gradient that needs no vector of it
 
 
 class LocalSteps(Protocol):
@@ -54,14 +56,12 @@ class LockstepWorker:
     def __init__(
         self,
         algo: Algorithm,
-        x: Tensor,
-        rng: np.random.Generator,
-        layout: Sequence[tuple[int, ...]],
+        worker_of: Callable[[Engine], Worker],
         channel: GroupChannel,
         local: LocalSteps,
     ) -> None:
         self.algo, self.channel, self.local = algo, channel, local
-        self.worker = Worker(channel.rank, channel.nodes, x, rng, self, layout)
+        self.worker = worker_of(self)
         self.asked: Gradient | MeanGradient | None = None
         self.between: Callable[[], None] = lambda: None
         self.staleness = [0, 0, 0]
@@ -69,7 +69,11 @@ class LockstepWorker:
         self._under_way = deque[Operation]()
         self._entering = False  # True: requests are answered here, to come to where a state was stored
         self._main: Task[None] | None = None
-        self._rng_at_entry: Mapping[str, Any] = rng.bit_generator.state
+        self._rng_at_entry: Mapping[str, Any] = self.worker.rng.bit_generator.state
+
+    @property
+    def is_begun(self) -> bool:
+        return self._main is not None
 
     def begin(self) -> None:
         """Run the algorithm to its first gradient."""
@@ -109,7 +113,7 @@ class LockstepWorker:
     def _perform(self, task: Task[Any], request: Request) -> None:
         self.between()
         if isinstance(request, (Gradient, MeanGradient)):
-            if self.asked is not None or not _same(request.at, self.worker.x):
+            if self.asked is not None or not (request.at is AT_X or _same(request.at, self.worker.x)):
                 raise TypeError("an algorithm that takes gradients elsewhere than at x needs engine=dist")
             self.asked, self._asking = request, task
         elif isinstance(request, Busy):
@@ -160,24 +164,23 @@ class LockstepWorker:
             rule = ", ".join(f"{key}={here}" for key, here in wrong.items())
             raise ValueError(f"state must be of {rule}, got {', '.join(f'{key}={state[key]}' for key in wrong)}")
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a stored state; x is that of the state already.
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Go on from a stored state, in which the caller brings x afterwards.
 
         `train` is entered as at the beginning of a cycle, and everything it changes before the next gradient is then
         overwritten with what was stored. What was under way is sent again."""
         self.finish()  # what this worker's own beginning has sent
-        worker, x = self.worker, self.worker.x.clone()
+        worker = self.worker
         worker.steps = state["steps"]
         worker.rng.bit_generator.state = state["rng"]
-        worker.kept = {name: vector.to(x.device, copy=True) for name, vector in state["kept"].items()}
+        worker.kept = {name: vector.to(device, copy=True) for name, vector in state["kept"].items()}
         self.asked, self._entering = None, True
         self.begin()
         self._entering = False
-        worker.x.copy_(x)
         for name, vector in state["kept"].items():
             worker.kept[name].copy_(vector)
         for operation, vectors in zip(self._under_way, state["under_way"], strict=True):
-            operation.request = _with_vectors(operation.request, [vector.to(x.device) for vector in vectors])
+            operation.request = _with_vectors(operation.request, [vector.to(device) for vector in vectors])
             operation.wait = self.channel.start(operation.request, worker.steps)
 
     # Calls of a worker that take no time

@@ -257,10 +257,10 @@ def bad_input_ends_in_one_line() -> None:
             call()
         assert "\n" not in str(error.value)
 
-    refused("^algo must be one of adpsgd, .*got 'dilocco'$", lambda: distributed("dilocco"))
+    refused("^algo must be one of adpsgd, .*got 'dilocco'; did you mean diloco.$", lambda: distributed("dilocco"))
     refused("^algo.tau must be >= 1, got 0$", lambda: distributed("diloco", {"tau": 0}))
     refused("^algo.tao is not a key of DiLoCo; it has", lambda: distributed("diloco", {"tao": 2}))
-    refused("^topology must be one of", lambda: distributed("dpsgd", topology="rign"))
+    refused("^topology must be one of.*did you mean ring.$", lambda: distributed("dpsgd", topology="rign"))
     for name in ("gossip", "adpsgd", "easgd", "downpour"):
         refused(f"^algo={name} needs engine=dist", lambda name=name: distributed(name))
     refused("^algo=sync needs engine=dist.*late$", lambda: distributed("sync", {"overlap": False, "backups": 1}))
@@ -292,8 +292,7 @@ def bad_input_ends_in_one_line() -> None:
     refused("^algo.group must be 2,.*got 1", lambda: distributed("localsgd", {"group": 1}, group=rows))
     apart = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     refused("on one device", lambda: dsgd.torch.distribute(apart, sgd(apart)))
-    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
-    model = dsgd.torch.distribute(mixed, sgd(mixed))
+    model = dsgd.torch.distribute(sharded, sgd(sharded), group=mesh)
     refused("without a scaler", lambda: model.step(torch.amp.GradScaler("cpu")))
 
     model = distributed("delayfree", {"tau": 4}, steps=3)
@@ -307,9 +306,9 @@ def bad_input_ends_in_one_line() -> None:
     model = distributed("diloco")
     refused("algo=Sync", lambda: distributed().load_state_dict(model.state_dict()))
     model.module.register_module("late", nn.Linear(2, 2))
-    refused("added, replaced or moved", model.step)
+    refused("all 8 trained parameters, got 6", model.step)
     model = distributed("diloco")
-    model.to("cpu:0")  # a copy
+    model.half()
     refused("call to", model.step)
 
 
@@ -337,9 +336,7 @@ def fewer_steps_of_a_rank_are_an_error_within_the_timeout_of_the_group() -> None
     model = dsgd.torch.distribute(module, sgd(module), "dpsgd", topology="complete", group=group)
     if dist.get_rank() == 0:
         loss_of(model, 0).backward()
-        model.step()  # both have sent their first vectors already
-        loss_of(model, 1).backward()
-        with pytest.raises(dsgd.torch.CommunicationFailed, match=r"^rank 0: exchange at step 1 failed.*timeout"):
+        with pytest.raises(dsgd.torch.CommunicationFailed, match=r"^rank 0: exchange at step 0 failed.*timeout"):
             model.step()
     dist.barrier()
 

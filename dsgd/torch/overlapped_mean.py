@@ -1,0 +1,163 @@
+"""The mean of gradients over all ranks, computed while the backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from dsgd.engines.torch.group_channel import GroupChannel
+from dsgd.torch.flat import FlatModule
+
+FIRST_BUCKET_BYTES = 1 << 20  # as in DistributedDataParallel: the last to be complete delays the step
+TWICE = "backward was called twice before step(): put all but the last into model.no_sync()"
+AGAIN = (
+    "a parameter got two gradients in one backward pass, by re-entrant checkpoints: use checkpoint(use_reentrant=False)"
+)
+
+
+class OverlappedMean:
+    """Average the gradients of a module over all ranks in buckets, each as soon as a backward pass has completed it.
+
+    A rank makes each mean once for each step: `finish` makes what no backward pass has made. wanted: tells during a
+    backward pass whether it is to be averaged. done: the gradients are means. is_zero: no rank has had a gradient."""
+
+    def __init__(
+        self,
+        flat: FlatModule,
+        channel: GroupChannel,
+        bucket_bytes: int,
+        wanted: Callable[[], bool],
+        name: Callable[[], str],
+    ) -> None:
+        self._flat, self._channel, self._wanted, self._name = flat, channel, wanted, name
+        self._bucket_bytes = bucket_bytes
+        self.done = self.is_zero = False
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Make the buckets of the module's parameters, and hook into their gradients."""
+        flat = self._flat
+        self._buckets = _buckets(flat, (min(FIRST_BUCKET_BYTES, self._bucket_bytes), self._bucket_bytes))
+        self._parts = [flat.bucket_of(bucket) for bucket in self._buckets]
+        self._number = {index: number for number, bucket in enumerate(self._buckets) for index in bucket}
+        self._pass: int | None = None  # the number that autograd has given to the backward pass under way
+        self._sees_outputs = self._is_entered = False
+        self._begin()
+        for index, parameter in enumerate(flat.parameters):
+            hooks = parameter._post_accumulate_grad_hooks or {}
+            for key in [key for key, hook in hooks.items() if _is_hook(hook)]:  # of a model distributed before
+                del hooks[key]
+            if not flat.is_sharded:
+                parameter.register_post_accumulate_grad_hook(partial(self._accumulated, index))
+
+    def watch(self, outputs: Any) -> None:
+        """See the backward pass that comes to the outputs of the module: the outer one, where it has passes within."""
+        for output in tree_leaves(outputs):
+            if isinstance(output, Tensor) and output.grad_fn is not None:
+                output.register_hook(self._reached)
+
+    def _reached(self, _: Tensor) -> None:
+        if self._pass != torch._C._current_graph_task_id():
+            self._enter(sees_outputs=True)
+
+    def _enter(self, sees_outputs: bool) -> None:
+        self._pass, self._sees_outputs = torch._C._current_graph_task_id(), sees_outputs
+        self._is_entered = False  # False: no gradient has been accumulated yet, as in torch.autograd.grad
+        torch.autograd.Variable._execution_engine.queue_callback(self._leave)
+
+    def _leave(self) -> None:
+        self._pass = None
+        if self._is_entered and self._wanted():
+            self.finish()
+
+    @torch.no_grad()
+    def _accumulated(self, index: int, _: Tensor) -> None:
+        if not self._wanted():
+            return
+        if self._pass is None or not (self._sees_outputs or self._pass == torch._C._current_graph_task_id()):
+            self._enter(sees_outputs=False)
+        if not self._is_entered:
+            self._is_entered = True
+            if self.done and any(map(self._is_mean, range(len(self._flat.parameters)))):
+                raise RuntimeError(TWICE)
+            self._wait()  # for the means of a pass that an exception has ended
+            self._begin()
+        if self.done or index in self._ready:
+            raise RuntimeError(AGAIN)
+        self._take(index)
+        self._flat.show(index)
+        self._start()
+
+    def _is_mean(self, index: int) -> bool:
+        return self._flat.parameters[index].grad is self._flat.gradients[index]
+
+    def _begin(self) -> None:
+        self.done = False
+        self._ready = dict[int, bool]()  # of each parameter whose gradient is in its bucket: whether it has one
+        self._missing = list(map(len, self._buckets))
+        self._waits: list[Callable[[], Tensor]] = []
+
+    def _take(self, index: int) -> None:
+        self._ready[index] = self._flat.parameters[index].grad is not None
+        self._missing[self._number[index]] -= 1
+        self._flat.gather(index, 1 / self._channel.nodes)  # before the sum, as DistributedDataParallel does
+
+    def _start(self) -> None:
+        """Start the sums of all buckets that are complete, in one order on every rank."""
+        while (number := len(self._waits)) < len(self._parts) and not self._missing[number]:
+            self._waits.append(self._channel.start_sum(self._parts[number], self._name()))
+
+    def _wait(self) -> None:
+        for wait in self._waits:
+            wait()
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Average what is left, and wait for everything."""
+        count = len(self._flat.parameters)
+        for index in range(count):
+            if index not in self._ready:
+                self._take(index)
+        self._start()
+        has = [self._ready[index] for index in range(count)]
+        ranks = torch.tensor(
+            has, dtype=torch.int32, device=self._flat.device
+        )  # that have a gradient, of each parameter
+        self._waits.append(self._channel.start_sum(ranks, self._name()))
+        self._wait()
+        shown = has if all(has) else ranks.tolist()
+        for index in range(count):
+            if shown[index]:
+                self._flat.show(index)
+        self._begin()
+        self.done, self.is_zero = True, not any(shown)
+
+
+def _is_hook(hook: Callable[..., Any]) -> bool:
+    return isinstance(hook, partial) and isinstance(getattr(hook.func, "__self__", None), OverlappedMean)
+
+
+def _buckets(flat: FlatModule, limits: Sequence[int]) -> list[list[int]]:
+    """Divide parameters into buckets of one dtype, those of the last parameters first, as their gradients come.
+
+    limits: bytes at which a bucket is complete, of the first parameters' and of all others. The same buckets as
+    DistributedDataParallel's with find_unused_parameters, so that the sums have the same bits."""
+    buckets, latest = list[list[int]](), dict[torch.dtype, list[int]]()
+    filled, full = (
+        dict.fromkeys(flat.dtypes, 0),
+        dict.fromkeys(flat.dtypes, 0),
+    )  # bytes of the latest, buckets before it
+    for index, (dtype, size) in enumerate(zip(flat.dtypes, flat.sizes, strict=True)):
+        if dtype not in latest:
+            buckets.append(latest.setdefault(dtype, []))
+        latest[dtype].append(index)
+        filled[dtype] += size * dtype.itemsize
+        if filled[dtype] >= limits[min(full[dtype], len(limits) - 1)]:
+            del latest[dtype]
+            filled[dtype], full[dtype] = 0, full[dtype] + 1
+    return buckets[::-1]
