@@ -76,17 +76,20 @@ class FlatModule:
 
     @property
     def x(self) -> Tensor:
-        """Return the parameters as a vector: within `lent` what follows them from now on, else maybe a copy."""
+        """Return the parameters as a vector: within `lent` what follows them from now on, else a copy."""
+        if not self._is_lent:
+            return self.copied()
         if not self.is_seen:
-            if not self._is_lent:
-                return self.copied()
             self._check_memory()
             self._x, self.is_seen = self._new_vector(), True
             self._values = self._shaped(self._x.split(self.sizes))
             self.read()
-        elif not self._is_lent:
-            self.read()
         return self._x
+
+    @property
+    def left(self) -> Tensor | None:
+        """Return x as the algorithm has left it, where the parameters are no longer, or not precisely, the same."""
+        return self._x.clone() if self.is_seen and not torch.equal(self._x, self.copied()) else None
 
     def _check_memory(self) -> None:
         """Raise ValueError for parameters in the same memory, whose copies an algorithm may change apart."""
@@ -108,7 +111,7 @@ class FlatModule:
     def read(self) -> None:
         """Copy the parameters into x, if an algorithm has it."""
         if self.is_seen:
-            torch._foreach_copy_(self._values, self._parts())
+            _copy(self._values, self._parts())
             self._version = self._x._version
 
     def write(self) -> None:
@@ -132,13 +135,13 @@ class FlatModule:
     def copied(self) -> Tensor:
         """Return a copy of the parameters as a vector."""
         vector = self._new_vector()
-        torch._foreach_copy_(self._shaped(vector.split(self.sizes)), self._parts())
+        _copy(self._shaped(vector.split(self.sizes)), self._parts())
         return vector
 
     @torch.no_grad()
     def assign(self, vector: Tensor) -> None:
         """Copy a vector into the parameters."""
-        torch._foreach_copy_(self._parts(), self._shaped(vector.split(self.sizes)))
+        _copy(self._parts(), self._shaped(vector.split(self.sizes)))
 
     # Gradients
 
@@ -171,14 +174,14 @@ class FlatModule:
                 if parameter.grad is not None:
                     self.show(index)
         if len(self._buckets) > 1:
-            torch._foreach_copy_(self._shaped(self.g.split(self.sizes)), self.gradients)
+            _copy(self._shaped(self.g.split(self.sizes)), self.gradients)
         return self.g
 
     def give(self, g: Tensor) -> None:
         """Make g the gradients of the parameters."""
         if g is self.g:
             return  # which they are
-        torch._foreach_copy_(self.gradients, self._shaped(g.split(self.sizes)))
+        _copy(self.gradients, self._shaped(g.split(self.sizes)))
         for index, parameter in enumerate(self.parameters):
             if parameter.requires_grad:
                 self.show(index)
@@ -226,6 +229,10 @@ def has_own_numbers(tensor: Tensor) -> bool:
             return False
         reach += stride * max(size - 1, 0)
     return True
+
+
+def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def as_vector(tensor: Tensor) -> Tensor:

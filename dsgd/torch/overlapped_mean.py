@@ -24,7 +24,8 @@ class OverlappedMean:
     """Average the gradients of a module over all ranks in buckets, each as soon as a backward pass has completed it.
 
     A rank makes each mean once for each step: `finish` makes what no backward pass has made. wanted: tells during a
-    backward pass whether it is to be averaged. done: the gradients are means. is_zero: no rank has had a gradient."""
+    backward pass whether it is to be averaged. done: the gradients are means. late: the ranks that have made these only
+    at the step, without a backward pass."""
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class OverlappedMean:
     ) -> None:
         self._flat, self._channel, self._wanted, self._name = flat, channel, wanted, name
         self._bucket_bytes = bucket_bytes
-        self.done = self.is_zero = False
+        self.done, self.late = False, list[int]()
         self.arrange()
 
     def arrange(self) -> None:
@@ -74,6 +75,14 @@ class OverlappedMean:
         self._pass = None
         if self._is_entered and self._wanted():
             self.finish()
+
+    def agree(self) -> None:
+        """Give late ranks the gradients of the first that is not: its loop may have changed the mean, to clip it."""
+        channel = self._channel
+        if self.late and len(self.late) < channel.nodes:
+            first = next(rank for rank in range(channel.nodes) if rank not in self.late)
+            for part in self._parts:
+                channel.from_rank(first, part, self._name())
 
     @torch.no_grad()
     def _accumulated(self, index: int, _: Tensor) -> None:
@@ -117,25 +126,24 @@ class OverlappedMean:
             wait()
 
     @torch.no_grad()
-    def finish(self) -> None:
-        """Average what is left, and wait for everything."""
+    def finish(self, is_late: bool = False) -> None:
+        """Average what is left, and wait for everything. is_late: no backward pass has been averaged."""
         count = len(self._flat.parameters)
         for index in range(count):
             if index not in self._ready:
                 self._take(index)
         self._start()
         has = [self._ready[index] for index in range(count)]
-        ranks = torch.tensor(
-            has, dtype=torch.int32, device=self._flat.device
-        )  # that have a gradient, of each parameter
-        self._waits.append(self._channel.start_sum(ranks, self._name()))
+        late = [is_late and rank == self._channel.rank for rank in range(self._channel.nodes)]
+        numbers = torch.tensor([*has, *late], dtype=torch.int32, device=self._flat.device)
+        self._waits.append(self._channel.start_sum(numbers, self._name()))
         self._wait()
-        shown = has if all(has) else ranks.tolist()
+        sums = numbers.tolist()
         for index in range(count):
-            if shown[index]:
+            if sums[index]:  # so many ranks have a gradient
                 self._flat.show(index)
         self._begin()
-        self.done, self.is_zero = True, not any(shown)
+        self.done, self.late = True, [rank for rank, count in enumerate(sums[count:]) if count]
 
 
 def _is_hook(hook: Callable[..., Any]) -> bool:

@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
@@ -199,7 +200,7 @@ class DistributedModel(nn.Module):
         if self._lockstep.asked is None:
             raise RuntimeError(f"step() must be called at most {self._local.steps} times (steps), got one more call")
         if asks_for_mean and not self._mean.done:
-            self._mean.finish()
+            self._mean.finish(is_late=not self._flat.is_sharded)
         has_gradient = any(parameter.grad is not None for parameter in self._flat.parameters)
         if not has_gradient and not self._has_warned:
             self._has_warned = True
@@ -208,6 +209,8 @@ class DistributedModel(nn.Module):
         self._mean.done = False
         self._local.unscale(scaler, self._lockstep.algo.barrier)
         g = self._flat.collected()
+        if asks_for_mean:
+            self._mean.agree()
         if self._local.overflows:
             g.zero_()
         with self._flat.lent():
@@ -272,7 +275,7 @@ class DistributedModel(nn.Module):
         return {
             "module": self.module.state_dict(*arguments, **named),
             "optimizer": self.optimizer.state_dict(),
-            "algorithm": self._lockstep.state(),
+            "algorithm": self._lockstep.state() | {"x": self._flat.left},
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *arguments: Any, **named: Any) -> None:  # pyright: ignore
@@ -283,8 +286,10 @@ class DistributedModel(nn.Module):
         self._lockstep.check_state(state["algorithm"])
         self.module.load_state_dict(state["module"], *arguments, **named)
         with torch.no_grad(), self._flat.lent():
+            if (x := state["algorithm"].get("x")) is not None:
+                self._flat.x.copy_(x)  # as the algorithm has seen it last
             self._lockstep.restore(state["algorithm"], self._flat.device)
-            self._flat.read()  # the stored x, which entering the algorithm may have changed
+            self._flat.read()  # what is trained, and entering the algorithm may have changed
         self.optimizer.load_state_dict(state["optimizer"])  # after the algorithm may have let it begin anew
 
 
@@ -319,6 +324,7 @@ class TorchSteps:
     ) -> None:
         self.optimizer, self.flat, self.channel, self.steps = optimizer, flat, channel, steps
         self.is_stepping = self.overflows = False
+        self._state_at_first = {parameter: deepcopy(state) for parameter, state in optimizer.state.items()}
 
     def unscale(self, scaler: torch.amp.GradScaler | None, together: bool) -> None:
         """Unscale the gradients of the step to come. One that is not finite leaves out the step: in all ranks together,
@@ -374,6 +380,7 @@ class TorchSteps:
 
     def forget(self) -> None:
         self.optimizer.state.clear()
+        self.optimizer.state.update({parameter: deepcopy(state) for parameter, state in self._state_at_first.items()})
 
 
 def _is_of(value: Tensor, size: int) -> bool:

@@ -38,7 +38,7 @@ def check_tensors(model: nn.Module) -> None:
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, algo: Algorithm, nodes: int) -> None:
     """Raise ValueError for an optimiser that does not fit the model or the algorithm."""
-    if optimizer.state:
+    if any(float(state.get("step", 1)) > 0 for state in optimizer.state.values()):  # Adagrad has some at step 0
         raise ValueError("optimizer must have made no step before distribute: its state is of other parameters")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:

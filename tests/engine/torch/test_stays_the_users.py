@@ -30,7 +30,7 @@ LATE = {"localsgd": {"tau": 4}, "diloco": {"tau": 4}, "slowmo": {"tau": 4, "oute
 LATE |= {"streaming": {"tau": 4, "fragments": 2}, "noloco": {"tau": 4}, "sync": {}}
 
 
-def network(seed: int = 0) -> nn.Sequential:
+def network(seed: int = 0) -> Any:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
@@ -139,7 +139,7 @@ def gaps_and_layouts_are_right_or_refused() -> None:
             view(apart).copy_(view(first))
             assert torch.equal(memory, apart)
     for kind in ("trained", "frozen", "buffer"):
-        module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 2))
+        module: Any = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(3, 2))
         value = torch.arange(24.0).reshape(3, 2, 2, 2) + rank
         value = value.to(memory_format=torch.channels_last) if rank else value
         if kind == "trained":
@@ -175,7 +175,7 @@ def memory_that_is_shared_stays_shared() -> None:
     """By two parameters, under sync; other methods would change the copies apart."""
     for algo in ("sync", "diloco"):
         torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
+        module: Any = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
         module[2].weight.data = module[0].weight.data
         model = distributed(module, algo)
         if algo == "diloco":
