@@ -19,8 +19,8 @@ optimiser or the algorithm gives it. The parameters are the truth, and dsgd has 
   if the algorithm has changed it. An algorithm that has not seen x cannot be disturbed by a change of what is trained:
   for others, such a change is an error.
 
-The algorithm begins with the first gradient, so that weights loaded until then count. All that is refused, is refused
-in `refused.py`.
+The algorithm begins with the first forward pass that trains, so that weights loaded until then count. All that is
+refused, is refused in `refused.py`.
 """
 
 from dsgd.engines.torch.group_channel import CommunicationFailed

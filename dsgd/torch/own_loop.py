@@ -134,6 +134,8 @@ class DistributedModel(nn.Module):
             return self.module(*arguments, **named)
         if not self._flat.is_sharded:
             self._follow()
+        if self.training and not self._lockstep.is_begun:
+            self._begin()  # which may change x, as it must not during the backward pass
         outputs = self.module(*arguments, **named)
         self._mean.watch(outputs)
         return outputs
@@ -166,11 +168,16 @@ class DistributedModel(nn.Module):
 
     @property
     def _asks_for_mean(self) -> bool:
-        """Tell whether the algorithm waits for a mean gradient. It begins with the first gradient."""
+        """Tell whether the algorithm waits for a mean gradient."""
         if not self._lockstep.is_begun:
-            with torch.no_grad(), self._flat.lent():
-                self._lockstep.begin()
+            self._begin()
         return isinstance(self._lockstep.asked, MeanGradient)
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """Begin the algorithm, when the loop first calls the model to train it."""
+        with self._flat.lent():
+            self._lockstep.begin()
 
     def _name_of_mean(self) -> str:
         return f"the average of gradients at step {self.worker.steps}"

@@ -127,7 +127,7 @@ def draw(number: int) -> Loop:
         optimizer = "sgd"
     possible = HABITS + (HABITS_OF_SYNC if method is None else ())
     habits = {habit for habit in possible if source.random() < 0.25}
-    if "re-entrant checkpoints" in habits:  # which call these blocks more often than others do
+    if "re-entrant checkpoints" in habits or {"checkpoints", "skips"} <= habits:  # and count calls
         blocks = tuple(name for name in blocks if name not in ("buffers", "batch norm"))
     if "partly used" in blocks or not set(blocks[:-1]) - {"frozen", "buffers", "complex"}:
         habits -= {"freezes", "unfreezes"}  # a rank may be left with nothing to train
@@ -176,7 +176,8 @@ def run(loop: Loop, driver: Driver) -> None:
                 driver.module.blocks[-1].requires_grad_(False)
             if "unfreezes" in habits:
                 driver.module.blocks[0].requires_grad_(True)
-                driver.retrain()
+                if [*driver.module.blocks[0].parameters()]:
+                    driver.retrain()
             if "resumes" in habits:
                 stored = schedule.state_dict()
                 driver.resume()
@@ -281,7 +282,7 @@ def data_parallel(loop: Loop) -> Driver:
         optimizer.zero_grad()
 
     wrap()
-    driver.step, driver.retrain, driver.loaded = step, wrap, loop.loaded()
+    driver.step, driver.retrain, driver.resume, driver.loaded = step, wrap, wrap, loop.loaded()
     return driver
 
 
