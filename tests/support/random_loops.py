@@ -317,7 +317,8 @@ def outcome(loop: Loop) -> tuple[str, str]:
         except dsgd.torch.CommunicationFailed as error:
             return BROKEN, str(error)
         except (ValueError, RuntimeError, TypeError) as error:
-            is_line = "\n" not in str(error)
+            raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+            is_line = "\n" not in str(error) and Path(raised_in).is_relative_to(Path(dsgd.torch.__file__).parents[1])
             return (REFUSED if is_line else BROKEN), str(error).partition("\n")[0]
         try:
             if loop.method is None:
