@@ -40,6 +40,7 @@ class Everything(nn.Module):
         self.named = nn.ParameterDict({"position_bias_table": torch.zeros(3, 4), "table": torch.zeros(3, 4)})
         self.bias_maker = nn.Linear(4, 1)  # its weight is one: it is the layer that is named so
         self.temperature = nn.Parameter(torch.tensor(1.0))
+        self.phases = nn.Parameter(torch.ones(5, dtype=torch.complex64))  # pairs of real numbers in the vector
         self.parametrized = parametrizations.weight_norm(nn.Linear(4, 3))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,3 +117,11 @@ def test_a_file_is_read_to_its_limit_and_not_beyond(tmp_path: Path) -> None:
         find_runs([folder])
     (folder / "config.yaml").write_text(json.dumps({"a": 1}))
     assert find_runs([folder])[0].config == {"a": 1}
+
+
+def test_a_small_file_takes_little_memory_however_large_one_may_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"few")
+    tracemalloc.start()
+    assert read_bounded(tmp_path / "file", 2**29) == b"few"
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
