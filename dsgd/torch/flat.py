@@ -231,7 +231,7 @@ def has_own_numbers(tensor: Tensor) -> bool:
     return True
 
 
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
     torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
 
 
