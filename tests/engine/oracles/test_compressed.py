@@ -17,7 +17,9 @@ from dsgd.cluster import Cluster
 from dsgd.compression import codes
 from dsgd.compression.low_rank import low_rank_mean, split
 from dsgd.data import Quadratic
+from dsgd.engines.sim.simulation import Simulation
 from dsgd.worker import Engine, Worker
+from tests.support.cases import prepared
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed
@@ -176,3 +178,21 @@ def test_codes_go_to_everybody_and_coding_takes_its_time(code: str) -> None:
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([steps * (p - 1) * share * 1e6] * p, rel=1e-9)
     assert simulation.summary()["idle_fraction_max"] == pytest.approx(1 - 1.5 * steps / simulation.time_s)
+
+
+def test_a_run_for_its_times_alone_takes_the_time_of_both_factors() -> None:
+    words = (
+        "algo=compressed",
+        "nodes=4",
+        "model=mlp",
+        "budget.epochs=null",
+        "budget.steps=3",
+        "cluster.gradient_s=0.01",
+    )
+    runs = [
+        Simulation(prepared(*words, "eval.every_epochs=null", f"engine.gradients={kind}")) for kind in ("loop", "none")
+    ]
+    for simulation in runs:
+        list(simulation.run())
+    (time_s, sent), alone = [(run.time_s, run.summary()["bytes_sent_total"]) for run in runs]
+    assert alone == (pytest.approx(time_s, rel=1e-12), sent)

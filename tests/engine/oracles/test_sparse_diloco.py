@@ -83,3 +83,12 @@ def test_the_code_of_the_paper_has_one_in_146_of_the_bytes() -> None:
     simulation = timed(DiLoCo(2, code="sparse"), cluster, p, 2 * rounds, data=Quadratic(dim=d), precision="fp32")
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
     assert sent == pytest.approx([rounds * (p - 1) * 1e6 * code.packed_size(4) / d] * p, rel=1e-9)
+
+
+def test_an_entry_beyond_all_bins_is_in_the_last_one() -> None:
+    """Of 64 entries one is 8 standard deviations from the mean; the bins cover 3 on each side."""
+    a = torch.zeros(64, dtype=torch.float64)
+    a[5] = 100.0
+    for sign in (1, -1):
+        code = ChunkCode(64, 64, 64, 2)
+        assert torch.equal(code.decode(code.encode(sign * a)), sign * a)

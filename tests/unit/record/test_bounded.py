@@ -61,6 +61,12 @@ def test_json_that_is_too_deep_is_none(depth: int, opening: str) -> None:
     assert json_object(f'{{"x": {opening * 5}1{closing * 5}}}'.encode()) is not None
 
 
+def test_json_of_too_many_values_is_none() -> None:
+    """Lists, mappings and commas count together."""
+    many = [f'{{"x": [{",".join([item] * 60_000)}]}}'.encode() for item in ("{}", "[]")]
+    assert [json_object(text) for text in many] == [None, None]
+
+
 def devour(path: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")

@@ -17,6 +17,7 @@ from dsgd.record import written
 from dsgd.record.checkpoint_file import (
     NAME,
     CheckpointError,
+    check_state,
     find_checkpoint,
     read_header,
     read_state,
@@ -54,6 +55,16 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     for vector, stored in zip(found["vectors"], state()["vectors"], strict=True):  # pyright: ignore[reportArgumentType]
         assert vector.dtype == stored.dtype
         assert torch.equal(vector.nan_to_num(7), stored.nan_to_num(7))
+
+
+def test_a_state_is_checked_in_every_part() -> None:
+    progress = {"marks": 3, "next_samples": 1, "next_time": 1, "recent": []}
+    whole = {"fingerprint": {"events": 7}, "progress": progress, "vectors": [torch.zeros(2)]}
+    check_state(whole, "sim", 1, Path("c.pt"))
+    wrong = ({"fingerprint": {}}, {"progress": {**progress, "marks": "3"}}, {"vectors": [1.0]})
+    for part in wrong:
+        with pytest.raises(CheckpointError, match=r"^resume must be a checkpoint"):
+            check_state(whole | part, "sim", 1, Path("c.pt"))
 
 
 def test_a_checkpoint_cut_off_anywhere_is_refused(tmp_path: Path) -> None:

@@ -211,6 +211,10 @@ def test_push_sum_contracts_by_the_gap_in_the_long_run():
             lambda: irregular().check_doubly_stochastic("a"),
             "algo=a needs a topology with rows and columns that sum to 1, got irregular, where node 3 takes in more",
         ),
+        (  # node 2 takes in 1, the others do not
+            lambda: Topology("partly", 3, (({0: 0.5}, {0: 0.5, 1: 1.0}, {2: 1.0}),)).check_doubly_stochastic("a"),
+            "algo=a needs a topology with rows and columns that sum to 1, got partly, where node 1 takes in more",
+        ),
     ],
 )
 def test_impossible_choices_name_rule_and_value(build: Callable[[], object], text: str):
