@@ -85,10 +85,11 @@ def is_norm_or_bias(slot: Slot) -> bool:
     parametrization, that of the tensor which it gives."""
     parts = [part for part in slot.path.split(".") if not part.isdigit()] or [""]
     name = parts[parts.index("parametrizations") + 1] if "parametrizations" in parts[:-1] else parts[-1]
-    if len(slot.shape) <= 1 or "bias" in name or isinstance(slot.owner, NORMS):
+    shape = slot.shape[:-1] if getattr(slot.owner, slot.name).is_complex() else slot.shape  # without the pairs
+    if len(shape) <= 1 or "bias" in name or isinstance(slot.owner, NORMS):
         return True
     kinds = (kind.__name__.lower() for kind in type(slot.owner).__mro__)
-    return any("norm" in kind for kind in kinds) and sum(axis > 1 for axis in slot.shape) <= 1
+    return any("norm" in kind for kind in kinds) and sum(axis > 1 for axis in shape) <= 1
 
 
 def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
