@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from pathlib import Path
 
@@ -30,8 +31,9 @@ LINE += " 'model.arguments={in_features: 64, out_features: 10}' hydra.run.dir=ru
 @pytest.mark.parametrize("engine", ["sim", "dist", "torch"])
 def test_it_ends(engine: str, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
-    launcher = f"torchrun --nproc-per-node=2 --no-python {SCRIPTS}/" if engine == "torch" else ""
-    line = f"{launcher}dsgd-run {LINE} engine={engine} nodes={1 + bool(launcher)}"
+    launcher = "torchrun --nproc-per-node=2 --no-python" if engine == "torch" else ""
+    program = shlex.quote(f"{SCRIPTS}/dsgd-run") if launcher else "dsgd-run"
+    line = f"{launcher} {program} {LINE} engine={engine} nodes={1 + bool(launcher)}"
     started = start(line, tmp_path, PYTHONPATH=".", TORCH_COMPILE_DISABLE="1")
     wait_until((tmp_path / "begun").exists, started)
     ranks = [process.pid for process in processes() if process.parent == started.pid] if launcher else [started.pid]
