@@ -101,15 +101,17 @@ def key_table(path: Path, group: str) -> str:
     """Return the table of a file's keys that have a comment. group: their prefix."""
     text = path.read_text()
     values: dict[str, Any] = yaml.safe_load(text) or {}
-    told = comments(text)
+    effects = comments(text)
     rows = []
     for key, value in leaves(values, ""):
         above = key.rpartition(".")[0]
-        comment = told.get(key, "") or (told.get(above, "") if above else "")
+        comment = effects.get(key, "") or (effects.get(above, "") if above else "")
         if not key.startswith(("defaults", "hydra", "_target_")) and not (key == "slurm" or key in GROUPS):
             default = shown(value).replace("|", "\\|")
             rows.append(f"| `{group + '.' if group else ''}{key}` | `{default}` | {cell(comment)} |")
-    return "| key | default | effect |\n|---|---|---|\n" + "\n".join(rows) + "\n" if any(told.values()) and rows else ""
+    if not rows or not any(effects.values()):
+        return ""
+    return "| key | default | effect |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def leaves(values: Any, prefix: str) -> Iterator[tuple[str, Any]]:

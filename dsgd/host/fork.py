@@ -123,7 +123,7 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
 
     STOP_SIGNALS are blocked around the fork, where exceptions of their handlers would be lost, and in the new process
     until it is prepared. No OpenMP runtime keeps threads: the new process would wait for them in its next parallel
-    region, for ever. Files that data sets read from are opened once more in it (`dsgd.host.fork`)."""
+    region, for ever. Files that data sets read from are opened once more in it (`reopen`)."""
     _end_openmp_threads()
     sys.stdout.flush()
     sys.stderr.flush()

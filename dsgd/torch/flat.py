@@ -47,12 +47,11 @@ class FlatModule:
             dtype: torch.zeros(self._length(dtype), dtype=dtype, device=self.device) for dtype in set(self.dtypes)
         }
         self.g = next(iter(self._buckets.values())) if len(self._buckets) == 1 else self._new_vector()
-        self.gradients = list[Tensor]()
-        ends = dict.fromkeys(self._buckets, 0)
+        pieces, ends = list[Tensor](), dict.fromkeys(self._buckets, 0)
         for dtype, size in zip(self.dtypes, self.sizes, strict=True):
-            self.gradients.append(self._buckets[dtype][ends[dtype] : ends[dtype] + size])
+            pieces.append(self._buckets[dtype][ends[dtype] : ends[dtype] + size])
             ends[dtype] += size
-        self.gradients = self._shaped(self.gradients)
+        self.gradients = self._shaped(pieces)
 
     def _length(self, dtype: torch.dtype) -> int:
         return sum(size for size, each in zip(self.sizes, self.dtypes, strict=True) if each == dtype)
