@@ -50,6 +50,7 @@ def test_the_rate_after_the_last_step_counts_for_no_round() -> None:
 def test_an_outer_rate_above_the_limit_is_a_warning() -> None:
     assert DiLoCo().warning(4, 0.0) is None
     assert DiLoCo(olr=1.3).warning(4, 0.0) is None
+    assert DiLoCo(olr=DiLoCo().limit(4)).warning(4, 0.0) is None
     assert DiLoCo(olr=1.4).warning(4, 0.0) == (
         "algo.olr=1.4 is too much where rounds are long: with algo.beta=0.9 at most 1.35714 is stable"
     )

@@ -99,6 +99,16 @@ def test_wherever_an_algorithm_keeps_a_vector_it_is_found() -> None:
             assert torch.equal(one.worker.x, other.worker.x), f"after event {event}"
 
 
+def test_a_snapshot_waits_for_what_a_gpu_still_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = new(Everywhere)
+    stopped_at(10, simulation)
+    x = simulation.machine.nodes[0].worker.x
+    monkeypatch.setattr(simulation.machine.evaluator, "device", torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: x.fill_(7))
+    vectors = snapshot(simulation)["vectors"]
+    assert any(torch.equal(vector, torch.full_like(x, 7)) for vector in vectors)
+
+
 def test_a_run_that_went_another_way_is_refused() -> None:
     """Replaying has no gradients, so what an algorithm decides by them cannot be repeated: that is said, not hidden."""
     simulation = new(ByContents)

@@ -37,7 +37,8 @@ def test_offline_needs_no_network_and_no_account(variables: dict[str, str], tmp_
     (said,) = [line for line in result.stderr.splitlines() if "wandb" in line]
     assert said == f"wandb: kept offline; to copy it: wandb sync {mirror.parent}"
     content = mirror.read_bytes()
-    for text in (b"test_loss", b"consensus_distance", b"bytes_sent_total", b"gossip", b"the first tag"):
+    axis_of_all = b'*"\x06time_s'
+    for text in (b"test_loss", b"consensus_distance", b"bytes_sent_total", b"gossip", b"the first tag", axis_of_all):
         assert text in content
 
 

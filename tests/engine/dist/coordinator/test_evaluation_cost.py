@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -63,3 +66,22 @@ def test_the_cpu_evaluates_where_the_gpu_cannot(monkeypatch: pytest.MonkeyPatch)
     assert evaluated("cuda:0") == on_cpu
     assert moved == ["cuda:0", "cpu"]
     assert log == ["cuda:0 cannot evaluate: OutOfMemoryError: no memory is left; the CPU evaluates from now on"]
+
+
+def test_evaluations_give_way_to_workers() -> None:
+    """The thread that evaluates has the lowest priority: it is this one, which ends with the test."""
+    experiment = prepared("experiment=quadratic", "algo=dpsgd", "nodes=2")
+
+    def evaluate() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            limits, devices = Limits(60.0, 1.0), dict.fromkeys(range(2), ("cpu",))
+            address = listener.getsockname()
+            job = ProcessJob(experiment, build_problem(experiment), address, TOKEN, limits, 1, devices)
+            of = Coordinator(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
+            of.listen()
+            next(of.run(lambda: False, print))
+            of.close("failed")
+            return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(evaluate).result() == 19

@@ -75,6 +75,7 @@ def test_close_leaves_no_thread_and_no_socket_and_fails_what_is_pending() -> Non
                 asker.pull(peer).result(LIMIT_S)
         a.connect([None, (HOST, port), (HOST, c.port)])
         pending = [a.pull(1), a.push(1, constant(1), 0), a.exchange({2: constant(1)}, 0, [2])]
+        assert not any(future.cancel() for future in pending)
         a.close()
         assert {failure(future).reason for future in pending} == {"the plane was closed here"}
         assert failure(a.pull(2)).reason == "the plane was closed here"

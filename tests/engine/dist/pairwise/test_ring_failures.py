@@ -63,6 +63,15 @@ def test_a_neighbour_that_has_gone_is_named_by_one_next_to_it_and_all_fail(nodes
     assert any(error.peer == gone for error in (found[0], found[-1]))
 
 
+def test_a_closed_ring_has_ended_for_its_neighbours_even_where_a_fork_holds_its_sockets() -> None:
+    (left, right), others = socketpairs(2)
+    with left.dup(), right.dup(), others[0], others[1]:
+        SumRing(0, 2, left, right, LIMIT_S).close()
+        for other in others:
+            other.settimeout(LIMIT_S)
+            assert other.recv(1) == b""
+
+
 @contextlib.contextmanager
 def pair_of_processes(timeout_s: float, length: int) -> Iterator[tuple[SumRing, int]]:
     """A ring whose other worker is a process of its own, which sums ones again and again, and its process id."""
