@@ -70,6 +70,7 @@ def test_the_first_loss_beyond_the_limit_ends_the_run(algo: str, monkeypatch: py
     assert set(beyond) == {time_s}
     assert all(is_beyond(loss, limit) for _, loss in losses[-1:]) or experiment.algo.lockstep
     assert len(marks) == 2
+    assert marks[0].keys() == marks[-1].keys()
     assert (marks[-1]["time_s"], marks[-1]["samples"]) == (time_s, samples)
     assert 0 < samples < 200 * NODES
     assert samples < len(losses)

@@ -13,11 +13,10 @@ from dsgd.cli.compose import Job, composed
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
 from dsgd.host.signals import Interruption
 from dsgd.runner.plan import plan_run
-from tests.support.command import PATIENCE_S, call, lines, shell, start, summary, wait_until
+from tests.support.command import PATIENCE_S, call, lines, marks, shell, start, summary, wait_until
 from tests.support.faults.victims import family
 from tests.support.planes import until
 from tests.support.proc import is_alive
-from tests.system.cli.test_same_bytes import without_host_time
 from tests.system.core.test_sweep import SLOW
 
 SMALL = "cluster.gradient_s=0.01 nodes=2 budget.steps=20 eval.every_steps=5"
@@ -34,7 +33,7 @@ def test_the_records_are_those_of_one_job_after_the_other(here: Path) -> None:
     for folder in folders:
         one, two = here / "one" / folder, here / "two" / folder
         assert (one / "config.yaml").read_bytes() == (two / "config.yaml").read_bytes()
-        assert without_host_time(one / "metrics.jsonl") == without_host_time(two / "metrics.jsonl")
+        assert marks(one) == marks(two)
         assert summary(one) == summary(two)
         assert summary(one)["threads"] == 1
 
