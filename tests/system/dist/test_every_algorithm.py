@@ -28,15 +28,6 @@ def test_it_uses_its_budget_and_leaves_a_sound_record(prefork: Prefork, tmp_path
     assert budget <= run.summary["samples"] <= NODES * budget
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
-def test_a_mini_batch_shows_that_it_diverges(prefork: Prefork, tmp_path: Path, algo: str) -> None:
-    options = (f"algo={algo}", "optimizer.lr=30", "precision=fp64", "budget.steps=100000", "eval.every_steps=null")
-    run = prefork.start(tmp_path / "run", *DIST, *options)
-    assert run.wait() == 0, run.err
-    assert run.summary["status"] == "diverged"
-    assert problems(run.folder) == []
-
-
 @pytest.mark.parametrize("algo", EXACT)
 def test_a_run_in_lock_step_goes_on_exactly(prefork: Prefork, tmp_path: Path, algo: str) -> None:
     """Every way of keeping vectors, and of having something under way."""
