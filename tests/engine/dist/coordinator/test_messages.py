@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dsgd.engines.dist.control import CONTROL_MAGIC, Client, CoordinatorConnection, CoordinatorGone, Hub
+from dsgd.engines.dist.control import CONTROL_MAGIC, CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
 from dsgd.engines.dist.frames import FRAME, BadFrame, VectorLimit, encode
@@ -302,31 +302,6 @@ def test_a_node_has_one_connection_for_snapshots(listening: Listening) -> None:
     assert [line.split(",")[0] for line in listening.log] == [
         "control: a second connection wanted to send snapshots of node 0"
     ]
-
-
-def test_a_replacement_takes_the_place_of_one_that_has_gone() -> None:
-    """Even if both are seen in one round, in whatever order."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    address = listener.getsockname()
-    log: list[str] = []
-    hub = Hub(listener, TOKEN, log.append, MessageRules(JOB))
-    present: list[Client] = []
-
-    def poll_until(count: int) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while len(present) < count:
-            assert time.monotonic() < deadline
-            for client, message, _ in hub.poll(0.01):
-                if message is not None:
-                    present.append(client)
-
-    for turn in range(20):
-        line = CoordinatorConnection(address, TOKEN, DEADLINE_S)
-        line.send(SNAPSHOTS)
-        poll_until(turn + 1)
-        line.socket.close()
-    assert log == []
-    hub.close()
 
 
 def test_connections_beyond_what_the_run_needs_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Whatever order snapshots come in, whoever dies, comes back or resumes: what a record counts never goes back."""
+"""Whatever order snapshots come in, whoever dies or resumes: what a record counts never goes back."""
 
 from __future__ import annotations
 
@@ -225,15 +225,6 @@ class RecordedRun(RuleBasedStateMachine):
         member.lost = True
         self.schedule.give_up(member)
         self.collect()
-
-    @precondition(lambda self: None in self.processes)
-    @rule()
-    def replace(self) -> None:
-        self.join(self.processes.index(None))
-
-    @rule(node=NODE)
-    def get_ready(self, node: int) -> None:
-        self.members[node].ready = self.processes[node] is not None
 
     @rule()
     def resume(self) -> None:
