@@ -44,11 +44,15 @@ def traffic(draw: st.DrawFn) -> Traffic:
 
 
 def carried(
-    rates: list[float], latency: float, bursts: list[tuple[float, int, list[tuple[int, float]]]]
+    rates: list[float],
+    latency: float,
+    bursts: list[tuple[float, int, list[tuple[int, float]]]],
+    is_traced: bool = False,
 ) -> tuple[Network, list[Message], list[Message]]:
     """The network at the end, all messages in the order of their sending, and the order of their arrival."""
     loop = EventLoop()
     network = Network(loop, rates, latency)
+    network.spans = [] if is_traced else None
     messages: list[Message] = []
     arrivals: list[Message] = []
 
@@ -165,20 +169,9 @@ def test_bytes_of_a_collective_go_both_ways_while_it_lasts() -> None:
 @given(traffic())
 def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Traffic) -> None:
     plain = carried(*case)[1]
-    loop = EventLoop()
-    network = Network(loop, case[0], case[1])
-    network.spans = []
-    arrived: dict[int, float] = {}
-    number = 0
-    for time_s, sender, burst in sorted(case[2], key=lambda burst: burst[0]):
-        entries = []
-        for receiver, size in burst:
-            entries.append((receiver, size, lambda n: arrived.__setitem__(n, loop.now), (number,)))
-            number += 1
-        loop.at(time_s, network.send, sender, entries)
-    while loop.next_time is not None:
-        loop.process_one()
-    assert [arrived[n] for n in range(number)] == [message.arrived_s for message in plain]
+    network, traced, _ = carried(*case, is_traced=True)
+    assert network.spans is not None
+    assert [message.arrived_s for message in traced] == [message.arrived_s for message in plain]
     for node, rate in enumerate(case[0]):
         mine = sorted((begin, end) for n, begin, end in network.spans if n == node)
         assert all(begin < end for begin, end in mine)
