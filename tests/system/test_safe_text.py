@@ -1,4 +1,4 @@
-"""Names that a stranger has chosen do nothing to what shows them: in commands."""
+"""Names that a stranger has chosen do nothing to what shows them, and begin no line of their own: in commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,25 @@ from dsgd.record.reader import find_runs, lines_sha256, read_config
 from dsgd.report.contest import Contender
 from dsgd.report.contest_figure import write_contest
 from dsgd.sweep.manifest import locked, point_of
-from tests.support.command import call
+from tests.support.command import call, shell
 from tests.support.records import reach, write_record
 from tests.unit.test_safe_text import HOSTILE, is_calm
 
-# One for each of what shows names: a terminal, a page, and matplotlib, which parses what stands between dollars.
-WORST = [HOSTILE[0], HOSTILE[4], HOSTILE[7]]
+MARK = "INJECTED"
+SEVERAL_LINES = f"a\x1b[2J\n{MARK} b\r{MARK}\u2028{MARK}\x85{MARK} `|<i>"
+# One for each of what shows names: a terminal, a page, matplotlib, which parses what stands between dollars, and lines.
+WORST = [HOSTILE[0], HOSTILE[4], HOSTILE[7], SEVERAL_LINES]
+
+
+def assert_calm(*texts: str) -> None:
+    for text in texts:
+        assert not any(line.startswith(MARK) for line in text.splitlines()), text
+        assert is_calm(text.replace("\n", "")), text
+
+
+def written(top: Path) -> list[str]:
+    kinds = (".csv", ".md", ".tex", ".txt", ".svg")
+    return [path.read_text() for path in top.rglob("*") if path.suffix in kinds]
 
 
 def hostile_runs(top: Path, name: str) -> list[Path]:
@@ -44,31 +57,29 @@ def hostile_runs(top: Path, name: str) -> list[Path]:
 @pytest.mark.parametrize("name", WORST, ids=ascii)
 def test_records_of_a_stranger(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile_runs(tmp_path / "runs", name)
-    assert plot([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--only", "loss_time"]) == 0
+    only = [] if name == SEVERAL_LINES else ["--only", "loss_time"]  # of one kind as of all
+    assert plot([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--format", "svg", *only]) == 0
     assert plot([str(tmp_path / "runs"), "--html", str(tmp_path / "page.html")]) == 0
     assert plot([str(tmp_path / "runs"), "--y", "test_loss", "--x", "nodes", "--out", str(tmp_path / "out")]) == 0
     (tmp_path / "runs" / "broken\x1b[2J").mkdir()
     (tmp_path / "runs" / "broken\x1b[2J" / "summary.json").write_text("x")
     assert plot([str(tmp_path / "runs")]) == 2
     said = capsys.readouterr()
-    for text in (said.out, said.err, *(path.read_text() for path in tmp_path.glob("out/*.[cmt][sde][vx]*"))):
-        assert is_calm(text.replace("\n", ""))
     page = (tmp_path / "page.html").read_text()
-    assert is_calm(page.replace("\n", "").replace("\t", ""))
+    assert_calm(said.out, said.err, page.replace("\t", ""), *written(tmp_path / "out"))
     assert "<script>alert" not in page
     assert "<img src=x" not in page
 
 
 @pytest.mark.parametrize("name", WORST, ids=ascii)
-def test_a_contest_of_a_stranger(name: str, tmp_path: Path) -> None:
+def test_a_contest_of_a_stranger(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     contenders = []
-    for number, seconds in enumerate((1.0, 2.0)):
-        folder = write_record(tmp_path / f"run{number}", "gossip")
-        reach(folder, seconds)
+    for number, folder in enumerate(hostile_runs(tmp_path / "runs", name)):
+        reach(folder, 1.0 + number)
         contenders.append(Contender(f"{name}{number}", name, 8, find_runs([folder]), {}, None, 0))
     verdict = write_contest(contenders, tmp_path, formats=["svg"])
-    assert is_calm(verdict.replace("\n", ""))
-    assert is_calm((tmp_path / "verdict.txt").read_text().replace("\n", ""))
+    said = capfd.readouterr()
+    assert_calm(verdict, said.out, said.err, *written(tmp_path))
 
 
 def test_a_checkpoint_of_a_stranger(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -98,3 +109,15 @@ def test_a_sweep_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str
         said = capsys.readouterr()
         assert is_calm((said.out + said.err).replace("\n", ""))
         assert "\\x1b[2J" in said.out + said.err
+
+
+def test_a_run_whose_folder_and_label_have_several_lines(tmp_path: Path) -> None:
+    """As a process of its own: what libraries print counts, too."""
+    module = "from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    (tmp_path / "nets.py").write_text(module)
+    words = ["data=digits", "nodes=2", "engine=sim", "cluster.gradient_s=0.01", "budget.steps=4"]
+    words += ["eval.every_steps=2", "model=import", "model.target=nets.net", "budget.epochs=null"]
+    label = f"a\n{MARK} b\r{MARK} |<i>"
+    line = " ".join(["dsgd-run", *words, f"'model.label=\"{label}\"'", f"'hydra.run.dir=\"a\n{MARK}\"'"])
+    ended = shell(line, tmp_path, PYTHONPATH=".")
+    assert_calm(ended.stdout, ended.stderr)
