@@ -4,9 +4,9 @@
     python benchmarks/random_loops.py --only 137                            # one again, with all that it printed
 
 A loop is drawn from its number: a small module, an optimiser, a method, two or three gloo ranks, and what the loop does
-besides (tests/support/random_loops.py). `sync` must equal DistributedDataParallel bit for bit. Every other method must
-equal plain loops in one process that exchange by a board: bit for bit with two ranks, else to 1e-8. The processes of a
-group live for many loops.
+besides (benchmarks/user_loops). `sync` must equal DistributedDataParallel bit for bit. Every other method must equal
+plain loops in one process that exchange by a board: bit for bit with two ranks, else to 1e-8. The processes of a group
+live for many loops.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support and benchmarks
 
-from tests.support.random_loops import BROKEN, DIFFERENT, EQUAL, OUTCOMES, draw
+from benchmarks.user_loops.random_loops import BROKEN, DIFFERENT, EQUAL, OUTCOMES, draw
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = "cases.jsonl"
@@ -68,7 +68,7 @@ def tried(numbers: Sequence[int], is_shown: bool = False) -> list[dict[str, Any]
 
     A loop that breaks the group is the last of those returned."""
     with tempfile.TemporaryDirectory() as folder:
-        call = ("tests.support.random_loops:try_all", json.dumps(numbers))
+        call = ("benchmarks.user_loops.random_loops:try_all", json.dumps(numbers))
         line = [sys.executable, "-m", "tests.support.own_loops", folder, str(draw(numbers[0]).nodes), *call]
         ended = subprocess.run(line, cwd=ROOT, capture_output=not is_shown, text=True, check=False)
         cases = read(Path(folder) / CASES)
