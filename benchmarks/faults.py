@@ -5,9 +5,9 @@
 
 A schedule is drawn from its number: algorithm, options, and one or two faults between the first moment and the very
 end: killed, stopped or cut-off processes, signals, a full disk. The rules by which it is judged stand in
-tests/support/faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to its end,
-while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled, connections of other
-processes are broken.
+benchmarks/injected_faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to
+its end, while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled, connections of
+other processes are broken.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for tests.support and benchmarks
 
-from tests.support.faults.schedules import ALGORITHMS, KINDS, draw
-from tests.support.faults.trial import Baselines, Trial, carry_out
+from benchmarks.injected_faults.schedules import ALGORITHMS, KINDS, draw
+from benchmarks.injected_faults.trial import Baselines, Trial, carry_out
 from tests.support.prefork import Prefork
 
 CASES = "cases.jsonl"

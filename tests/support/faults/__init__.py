@@ -1,1 +1,1 @@
-"""Runs in real processes to which faults happen: drawn from a number, carried out, and judged by rules."""
+"""The processes of a run, and what can be done to them."""

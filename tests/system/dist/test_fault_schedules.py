@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.schedules import draw
-from tests.support.faults.trial import Baselines, carry_out
+from benchmarks.injected_faults.schedules import draw
+from benchmarks.injected_faults.trial import Baselines, carry_out
 from tests.support.prefork import Prefork
 
 SAMPLE = range(17)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.reader import read_status
-from tests.support.faults.schedules import (
+from benchmarks.injected_faults.schedules import (
     COMPLETED,
     CYCLE,
     FAILED,
@@ -29,6 +28,7 @@ from tests.support.faults.schedules import (
     Fault,
     Schedule,
 )  # fmt: skip
+from dsgd.record.reader import read_status
 from tests.support.faults.victims import cut, family, signalled
 from tests.support.prefork import Prefork, Run
 from tests.support.proc import is_alive
