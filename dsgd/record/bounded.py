@@ -89,12 +89,13 @@ def _check(value: Any) -> None:
     """Raise Unbounded for a value of more than DEPTH levels or VALUES values."""
     level, total = [value], 0
     for _ in range(DEPTH + 1):
-        if not level:
-            return
         total += len(level)
         if total > VALUES:
             break
-        level = [inner for outer in level if isinstance(outer, (dict, list)) for inner in _inner(outer)]
+        level = [outer for outer in level if isinstance(outer, (dict, list))]
+        if not level:
+            return
+        level = [inner for outer in level for inner in _inner(outer)]
     raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
 
 

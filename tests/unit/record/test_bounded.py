@@ -58,7 +58,8 @@ def test_json_that_is_too_deep_is_none(depth: int, opening: str) -> None:
     closing = "]" if opening == "[" else "}"
     text = f'{{"x": {opening * depth}1{closing * depth}}}'.encode()
     assert json_object(text) is None
-    assert json_object(f'{{"x": {opening * 5}1{closing * 5}}}'.encode()) is not None
+    for beside in ("", '"y": [], '):
+        assert json_object(f'{{{beside}"x": {opening * (DEPTH - 1)}1{closing * (DEPTH - 1)}}}'.encode()) is not None
 
 
 def test_json_of_too_many_values_is_none() -> None:
