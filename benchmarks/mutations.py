@@ -60,12 +60,13 @@ NEAREST, EXAMPLES, MINUTE_S = 6, 3, 60  # files of the first step, tests of each
 README = """\
 # Which suite of tests notices a wrong line
 
-Single-line changes in the package, chosen and tested by [mutations.py](../../benchmarks/mutations.py), one at a time. A
+Single-line changes in the package, chosen by [mutations.py](../../benchmarks/mutations.py) and tested one at a time. A
 change is killed if a test fails with it and passes without it. [table.csv](table.csv) has each change, and the first
-test that kills it. Some changes alter nothing that can be observed: no test kills them.
+test that kills it. The old suite is that before the tests became fewer. Some changes alter nothing that can be
+observed: no test kills them, and `why` says so.
 
-| place | changes | killed by the old suite | killed by the new suite | killed by the old suite alone |
-|---|---:|---:|---:|---:|
+| place | changes | killed by the new suite | killed by the old suite alone |
+|---|---:|---:|---:|
 """
 MARK = """
 import os
@@ -104,11 +105,16 @@ def choose(trees: Sequence[Path], kept: Sequence[Mutation]) -> list[Mutation]:
 
 def chosen_mutations() -> list[Mutation]:
     """Return the changes of the table."""
+    texts = [{name: row[name] for name in FIELDS} for row in table_rows()]
+    return [Mutation(**text) for text in texts]
+
+
+def table_rows() -> list[dict[str, Any]]:
+    """Return the rows of the table, with numbers where a change has them."""
     if not TABLE.exists():
         return []
     with TABLE.open(newline="") as file:
-        texts = [{name: row[name] for name in FIELDS} for row in csv.DictReader(file)]
-    return [Mutation(**text | {"occurrence": int(text["occurrence"])}) for text in texts]  # pyright: ignore[reportArgumentType]
+        return [row | {"occurrence": int(row["occurrence"])} for row in csv.DictReader(file)]
 
 
 def key(row: dict[str, Any]) -> str:
@@ -270,26 +276,35 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def write_table(chosen: Sequence[Mutation], old: Path | None, new: Path | None) -> None:
-    """Write the changes with the verdicts of two suites, and how many of each place are killed."""
-    in_old, in_new = verdicts(old), verdicts(new)
+    """Write the changes with the verdicts of two suites, and how many of each place are killed.
+
+    What the table has of a change stays where a suite was not tried again."""
+    in_old, in_new, in_table = verdicts(old), verdicts(new), {key(row): row for row in table_rows()}
     counts = defaultdict[str, Counter[str]](Counter)
     TABLE.parent.mkdir(parents=True, exist_ok=True)
+    alive = []
     with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*FIELDS, "old_suite", "new_suite", "killed_by"], lineterminator="\n")
+        writer = csv.DictWriter(file, [*FIELDS, "old_suite", "new_suite", "killed_by", "why"], lineterminator="\n")
         writer.writeheader()
         for mutation in chosen:
             row = asdict(mutation)
-            before, after = (known.get(key(row), {}) for known in (in_old, in_new))
-            by = after.get("by") or before.get("by", "")
-            writer.writerow(row | {"old_suite": shown(before), "new_suite": shown(after), "killed_by": by})
-            killed = [suite.get("verdict") == "killed" for suite in (before, after)]
+            before, after, known = (of.get(key(row), {}) for of in (in_old, in_new, in_table))
+            row |= {name: known.get(name, "") for name in ("old_suite", "new_suite", "killed_by", "why")}
+            row |= {name: shown(of) for name, of in (("old_suite", before), ("new_suite", after)) if of}
+            row["killed_by"] = after.get("by") or before.get("by") or row["killed_by"]
+            row["why"] *= row["new_suite"] != "killed"
+            writer.writerow(row)
+            killed = [row[suite] == "killed" for suite in ("old_suite", "new_suite")]
             place = next(place for place in PLACES if mutation.file.startswith(f"dsgd/{place}/"))
-            counts[place].update(changes=1, old=killed[0], new=killed[1], only_old=killed[0] and not killed[1])
+            counts[place].update(changes=1, new=killed[1], only_old=killed[0] and not killed[1])
+            if not killed[1]:
+                alive.append(f"- {mutation.file}, {mutation.function}: {row['why'] or row['new_suite'] or 'not tried'}")
     lines = [
-        f"| {place} | {count['changes']} | {count['old']} | {count['new']} | {count['only_old']} |"
+        f"| {place} | {count['changes']} | {count['new']} | {count['only_old']} |"
         for place, count in [*counts.items(), ("all", sum(counts.values(), Counter[str]()))]
     ]
-    TABLE.with_name("README.md").write_text(README + "\n".join(lines) + "\n")
+    page = README + "\n".join([*lines, "", "Not killed:", "", *alive]) + "\n"
+    TABLE.with_name("README.md").write_text(page)
 
 
 def main() -> None:
