@@ -285,3 +285,16 @@ def test_one_worker_trains_alone(case: tuple[str, ...]) -> None:
         assert marks[-1]["bytes_sent"] == 0
         assert experiment.cluster.gradient_s is not None
         assert simulation.time_s == pytest.approx(100 * experiment.cluster.gradient_s, rel=1e-12)
+
+
+SGD_ALONE = ("adpsgd", "delayfree", "dpsgd", "gossip", "localsgd", "relay", "sgp", "sync")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] in SGD_ALONE], ids=described)
+def test_one_worker_is_sgd_bit_for_bit(case: tuple[str, ...]) -> None:
+    """There is nobody to average with."""
+    local = ("nodes=1", "budget.steps=12", "optimizer.momentum=0.9", "optimizer.weight_decay=0.05", "precision=fp64")
+    found, expected = (
+        run(prepared("experiment=quadratic", *local, f"algo={of[0]}", *alone(of)[1:]))[1] for of in (case, ("sync",))
+    )
+    assert_same_vectors(found, expected)
