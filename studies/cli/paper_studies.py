@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.cli.compare import compare
 from dsgd.cli.comparison_result import contenders_of
-from dsgd.cli.compose import ConfigTree
+from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.folders import owned
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.cli.rounds import LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
+from dsgd.record.reader import Run
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
+from studies.evidence.make_trials import make_missing
+from studies.evidence.race import Pipelines
 from studies.reproduction.archive import ArchiveRow, rows_of
 from studies.reproduction.logged import Elsewhere, Logged
 from studies.reproduction.paper import Study
@@ -45,6 +48,23 @@ def run_study(
     folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*overrides]).encode()).hexdigest()[:8]}"
     logged = (_compared if study.tuned else _swept)(overrides, folder, venue, interruption, part)
     return rows_of(study.name, overrides, logged)
+
+
+def run_pipelines(
+    needs: Sequence[Callable[[Pipelines], object]], results: Path, venue: Venue, interruption: Interruption
+) -> None:
+    """Make the trials and clocks that are missing, and add them to the archive. Raises what `run_study` does."""
+
+    def run(jobs: Sequence[Job], folder: Path) -> Sequence[Run]:
+        if venue.on == "slurm":
+            return SlurmRunner(folder, None, venue.slurm).run(jobs)
+        tally = Tally()
+        try:
+            return LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)
+        finally:
+            tally.close()
+
+    make_missing(needs, results, run, venue.folder / "pipelines")
 
 
 def _compared(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:

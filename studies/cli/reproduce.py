@@ -12,7 +12,7 @@ from dsgd.cli.folders import check_writable, owned
 from dsgd.cli.rounds import Unfinished, Usage, ended
 from dsgd.host.signals import Interruption
 from studies.cli.forecast import Cost, forecast
-from studies.cli.paper_studies import Venue, run_study
+from studies.cli.paper_studies import Venue, run_pipelines, run_study
 from studies.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
 from studies.papers import papers
 from studies.reproduction import archive
@@ -177,6 +177,8 @@ def _run(
     unfinished = []
     missing = _missing(wanted, results, scale, anew)
     for paper, studies in wanted:
+        if paper.needs:
+            run_pipelines(paper.needs, results, venue, interruption)
         path = archive.path_of(paper.key, results)
         rows = archive.read(path)
         for study in studies:

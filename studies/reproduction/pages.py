@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.time_to_target import rule_of
 from dsgd.safe_text import for_markdown
+from studies.evidence.pipeline import Missing
+from studies.evidence.race import Pipelines
+from studies.evidence.trial import CLOCKS, TRIALS, Trial
 from studies.reproduction import archive
 from studies.reproduction.criterion import ClaimKind
 from studies.reproduction.logged import Logged
@@ -46,6 +50,7 @@ class Results:
     logged: dict[str, Logged]
     rows: dict[str, list[archive.ArchiveRow]]
     findings: dict[str, Finding]
+    pipelines: Pipelines
 
     @staticmethod
     def read(paper: Paper, results: Path, scale: str) -> Results:
@@ -60,8 +65,9 @@ class Results:
         }
         with archive.reading(path):
             logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-            findings = {claim.id: finding_of(claim, logged) for claim in paper.claims}
-        return Results(paper, scale, logged, rows, findings)
+            pipelines = Pipelines.read(results)
+            findings = {claim.id: finding_of(claim, logged, pipelines) for claim in paper.claims}
+        return Results(paper, scale, logged, rows, findings, pipelines)
 
     @property
     def rule(self) -> str | None:
@@ -84,8 +90,11 @@ def write_paper(paper_results: Results, results: Path) -> None:
     charts = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
     for chart in charts:
         with drawing("double"):
-            shown_runs = runs_of(chart, paper_results.logged)
-            save(add_setting(chart.draw(paper_results.logged), shown_runs), results / _file(paper, chart))
+            if chart.studies:
+                figure = add_setting(chart.draw(paper_results.logged), runs_of(chart, paper_results.logged))
+            else:
+                figure = chart.draw(paper_results.pipelines)
+            save(figure, results / _file(paper, chart))
     parts = [
         f"# {paper.title}",
         paper.reference,
@@ -145,10 +154,12 @@ def shown(value: Estimate) -> str:
     return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
 
 
-def finding_of(claim: Claim, logged: dict[str, Logged]) -> Finding:
+def finding_of(claim: Claim, logged: dict[str, Logged], pipelines: Pipelines) -> Finding:
     """Return what a claim came to, on all of its tasks."""
     if not claim.tasks:
         return _judged(claim, logged)
+    if not claim.studies:
+        return over_tasks({task: _by_pipelines(claim, pipelines, task) for task in claim.tasks})
     findings = {}
     for task in claim.tasks:
         names = {name: of_task(name, task) for name in claim.studies}
@@ -162,11 +173,20 @@ def _judged(claim: Claim, logged: dict[str, Logged]) -> Finding:
     return claim.judge(logged)
 
 
+def _by_pipelines(claim: Claim, pipelines: Pipelines, task: str) -> Finding:
+    try:
+        return claim.judge(pipelines, task)
+    except Missing as line:
+        return Finding(Verdict.NOT_RUN, reason=f"At least {len(line.wanted)} runs are missing.")
+
+
 def _claim(paper_results: Results, claim: Claim) -> str:
     """Return the section of a claim: what it says, what was measured, why."""
     finding = paper_results.findings[claim.id]
     used = [study for study in paper_results.paper.studies if study.name in claim.needs]
     commands = dict.fromkeys(study.command(paper_results.scale) for study in used)  # one program makes several
+    if paper_results.paper.needs:
+        commands = [f"dsgd-reproduce {paper_results.paper.name} --scale {paper_results.scale}"]
     parts = [
         f"### {claim.id}",
         f"**{_told(paper_results, claim)}.** {claim.statement.text} ({claim.statement.source})",
@@ -225,6 +245,8 @@ def _null_tests(paper_results: Results) -> list[str]:
 
 def _runs(paper_results: Results) -> str:
     """Return the table of the studies, with what they were made."""
+    if paper_results.paper.needs:
+        return _trials(paper_results.pipelines)
     lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
     if not lines:
         return "None yet."
@@ -253,6 +275,21 @@ def _study(paper_results: Results, study: Study) -> list[str]:
     spent = sorted({contender.spent for contender in paper_results.logged[study.name].contenders if contender.spent})
     each = " to ".join(map(str, dict.fromkeys((spent[0], spent[-1])))) if spent else ""
     return [study.name, str(len(rows)), str(tuning or ""), each, for_markdown("; ".join(names))]
+
+
+def _trials(pipelines: Pipelines) -> str:
+    """Return the table of the archive of pipelines, which all papers share."""
+    groups: dict[tuple[str, int], list[Trial]] = defaultdict(list)
+    for trial in sorted(pipelines.trials):
+        groups[trial.task, trial.nodes].append(trial)
+    lines = [
+        [task, str(nodes), str(len(of_group)), str(len({trial.replicate for trial in of_group}))]
+        for (task, nodes), of_group in sorted(groups.items())
+    ]
+    commits = ", ".join(sorted({outcome.commit for outcome in pipelines.trials.values()}))
+    made = f"Made with {commits}." if commits else ""
+    file = f"Every run is a line of `{TRIALS}`, and the seconds of every kind of step are in `{CLOCKS}`."
+    return "\n\n".join([table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()])
 
 
 def _summary(paper_results: Results, claim: Claim) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from studies.evidence.race import Pipelines
 from studies.reproduction.criterion import Statement
 from studies.reproduction.verdict import Finding
 
@@ -72,11 +73,12 @@ class Claim:
     """A statement of a paper, and how it is judged here.
 
     studies: by whose runs it is judged; none: by numbers that need no run. tasks: on each of these it is judged by the
-    study of that name and task, `race_shapes`, which the judge finds as `race`; none: by the studies as they are."""
+    study of that name and task, `race_shapes`, which the judge finds as `race`; without studies by pipelines, which the
+    judge gets with the task; none: by the studies as they are."""
 
     statement: Statement
     studies: tuple[str, ...]
-    judge: Callable[[Evidence], Finding]
+    judge: Callable[..., Finding]
     tasks: tuple[str, ...] = ()
 
     @property
@@ -92,20 +94,21 @@ class Claim:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure. name: of its file. caption: what one sees. studies: whose runs it shows. more: studies whose runs it
-    shows as well, once they are run."""
+    """A figure. name: of its file. caption: what one sees. studies: whose runs it shows; none: pipelines. more: studies
+    whose runs it shows as well, once they are run."""
 
     name: str
     caption: str
     studies: tuple[str, ...]
-    draw: Callable[[Evidence], Figure]
+    draw: Callable[..., Figure]
     more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Paper:
     """A paper. key: name of its file and its pages, at the real scale with `_real`. order: of its page among the
-    others. summary: what it is about, and what of it can be shown here, in a few sentences."""
+    others. summary: what it is about, and what of it can be shown here, in a few sentences. needs: programs over the
+    archive of pipelines that raise Missing, the most important first."""
 
     key: str
     order: int
@@ -116,6 +119,7 @@ class Paper:
     studies: tuple[Study, ...]
     claims: tuple[Claim, ...]
     charts: tuple[Chart, ...] = ()
+    needs: tuple[Callable[[Pipelines], object], ...] = ()
 
     @property
     def name(self) -> str:

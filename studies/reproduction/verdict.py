@@ -24,12 +24,21 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     EXPLAINED = "FAIL, explained"
     REGION = "PASS in a region"
+    DEPENDS = "DEPENDS ON THE TASK"
     INCONCLUSIVE = "INCONCLUSIVE"
     NOT_TESTABLE = "NOT TESTABLE HERE"
     NOT_RUN = "not run"
 
 
 NEARNESS = (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS)  # to what a claim says
+REAL_TASKS = {"fashion", "text"}  # on real images or text: a claim fails only where it does on one of these as well
+ON_A_TASK = {
+    Verdict.PASS: "reproduced",
+    Verdict.REGION: "reproduced in a region",
+    Verdict.FAIL: "not reproduced",
+    Verdict.EXPLAINED: "not reproduced",
+    Verdict.INCONCLUSIVE: "open",
+}
 
 
 @dataclass(frozen=True)
@@ -150,19 +159,25 @@ def judged(
 
 
 def over_tasks(findings: Mapping[str, Finding]) -> Finding:
-    """Return the finding of a claim on several tasks, by their names: it passes where it does on all of them, and fails
-    where it does on one, whatever the others come to. Its checks and reasons say of which task they are."""
+    """Return the finding of a claim on several tasks, by their names.
+
+    It passes where it is reproduced on all of them, and fails where it is reproduced on none that was run, a real one
+    among them. Where it is reproduced on some and not on others it depends on the task. Its checks and reasons say of
+    which task they are."""
     checks = [
         replace(check, what=f"{task}: {check.what}") for task, finding in findings.items() for check in finding.checks
     ]
-    parts = [f"On {task} {finding.verdict}. {finding.reason}".strip() for task, finding in findings.items()]
+    parts = [
+        f"On {task} {ON_A_TASK.get(finding.verdict, str(finding.verdict))}. {finding.reason}".strip()
+        for task, finding in findings.items()
+    ]
     maps = [finding.cells for finding in findings.values()]
     joint = _joint_ratios([finding.checks for finding in findings.values()])
     if not all(maps):
-        verdict = _on_all_tasks([finding.verdict for finding in findings.values()])
+        verdict = _on_all_tasks({task: finding.verdict for task, finding in findings.items()})
         return Finding(verdict, tuple(checks), "\n\n".join(parts), joint=joint)
     # what passes under a condition on one task, and under another on the other, passes nowhere
-    cells = {name: _on_all_tasks([cells[name] for cells in maps]) for name in maps[0]}
+    cells = {name: _on_all_tasks({task: finding.cells[name] for task, finding in findings.items()}) for name in maps[0]}
     parts.append(f"Together: {_listed(cells)}.")
     return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells, joint=joint)
 
@@ -179,12 +194,19 @@ def _joint_ratios(tasks: Sequence[Sequence[Check]]) -> dict[str, Estimate]:
     return joint
 
 
-def _on_all_tasks(verdicts: Sequence[Verdict]) -> Verdict:
-    if len({*verdicts}) == 1:
-        return verdicts[0]
-    if {*verdicts} & {Verdict.FAIL, Verdict.EXPLAINED}:
+def _on_all_tasks(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Return the verdict of a claim by those of its tasks."""
+    run = {task: verdict for task, verdict in verdicts.items() if verdict is not Verdict.NOT_RUN}
+    failed = {task for task, verdict in run.items() if verdict in (Verdict.FAIL, Verdict.EXPLAINED)}
+    if failed and failed == run.keys() and failed & REAL_TASKS:
         return Verdict.FAIL
-    return Verdict.NOT_RUN if Verdict.NOT_RUN in verdicts else Verdict.INCONCLUSIVE
+    if len(run) < len(verdicts):
+        return Verdict.NOT_RUN
+    if len({*run.values()}) == 1:
+        return Verdict.INCONCLUSIVE if failed else next(iter(run.values()))
+    if failed and Verdict.INCONCLUSIVE not in run.values():
+        return Verdict.DEPENDS
+    return Verdict.INCONCLUSIVE
 
 
 def over_region(cells: Mapping[str, Finding], reason: str = "") -> Finding:
@@ -200,7 +222,8 @@ def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:
     verdicts = {*cells.values()}
     if Verdict.PASS in verdicts:
         return Verdict.PASS if len(verdicts) == 1 else Verdict.REGION
-    return Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in verdicts else Verdict.FAIL
+    undecided = (Verdict.INCONCLUSIVE, Verdict.DEPENDS)
+    return next((verdict for verdict in undecided if verdict in verdicts), Verdict.FAIL)
 
 
 def _listed(cells: Mapping[str, Verdict]) -> str:

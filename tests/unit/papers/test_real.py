@@ -15,6 +15,7 @@ import yaml
 import dsgd
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
+from studies.evidence.race import Pipelines
 from studies.papers import papers
 from studies.papers.real.tasks import SEEDS
 from studies.reproduction.logged import Logged
@@ -118,7 +119,7 @@ def verdict(id: str, outcome: Outcome) -> Verdict:
     """Return what a claim comes to where both tasks end alike."""
     claim: Claim = CLAIMS[id]
     evidence = {study.name: of_study(study, outcome) for study in STUDIES[id] if study.name in claim.needs}
-    return finding_of(claim, evidence).verdict
+    return finding_of(claim, evidence, Pipelines({}, {})).verdict
 
 
 def e1(at: Settings, downpour: float) -> End:

@@ -1,0 +1,132 @@
+"""Make the trials and the clocks that pipelines need and that are not in the archive, a batch at a time."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dsgd.cli.compose import ConfigTree, Job
+from dsgd.cli.entries import FOLDERS
+from dsgd.cli.local_sweep import label_jobs
+from dsgd.record.reader import Run, number, read_env
+from studies.evidence.pipeline import Missing
+from studies.evidence.race import Pipelines
+from studies.evidence.trial import (
+    CLOCKS,
+    MEASURE,
+    TRIALS,
+    Clock,
+    Trial,
+    TrialOutcome,
+    write_clocks,
+    write_trials,
+)
+
+BATCH = 24  # trials between two writes of the archive
+CLOCK_STEPS = 512  # of each worker: the time of a step is their mean
+TENTHS, DIGITS = 10, 7
+JITTER = ("cluster.jitter_distribution=lognormal", "cluster.jitter=0.1")  # under which models are trained
+TASKS = {
+    "shapes": ("experiment=real_shapes",),
+    "fashion": ("experiment=real_fashion", "model=mlp", "~model.width", "model.hidden=[128]"),
+}
+ONCE = ("eval.every_steps=null", "eval.every_epochs=null")  # evaluated at the end alone
+
+
+def make_missing(
+    needs: Sequence[Callable[[Pipelines], object]],
+    results: Path,
+    run: Callable[[Sequence[Job], Path], Sequence[Run]],
+    folder: Path,
+    batch: int = BATCH,
+) -> None:
+    """Make what is missing, and add it to the archive, a batch at a time.
+
+    needs: programs over the archive that raise Missing, the most important first. run: returns the records of jobs,
+    which are below a folder. folder: of the records until they are in the archive. Raises what `run` does."""
+    pipelines, tree = Pipelines.read(results), ConfigTree()
+    while missing := missing_of(needs, pipelines):
+        wanted = missing[:batch]
+        jobs = [job for each in wanted for job in tree.grid(overrides_of(each), FOLDERS)]
+        label_jobs(jobs)
+        folder.mkdir(parents=True, exist_ok=True)
+        for each, record in zip(wanted, run(jobs, folder), strict=True):
+            if isinstance(each, Trial):
+                pipelines.trials[each] = outcome_of(each, record)
+            else:
+                pipelines.clocks[each] = step_s(record)
+        write_trials(results / TRIALS, pipelines.trials)
+        write_clocks(results / CLOCKS, pipelines.clocks)
+        shutil.rmtree(folder)
+
+
+def missing_of(needs: Sequence[Callable[[Pipelines], object]], pipelines: Pipelines) -> list[Trial | Clock]:
+    """Return the runs that these programs ask for next, each once: the first replicates before the others."""
+    wanted: dict[Trial | Clock, None] = {}
+    for need in needs:
+        try:
+            need(pipelines)
+        except Missing as line:
+            wanted |= dict.fromkeys(line.wanted)
+    return sorted(wanted, key=lambda each: each.replicate)
+
+
+def overrides_of(wanted: Trial | Clock) -> list[str]:
+    """Return the overrides of dsgd-run that make a trial or a clock."""
+    algo, *options = wanted.contender.split()
+    keys = [option if "." in option.partition("=")[0] else f"algo.{option}" for option in options]
+    if isinstance(wanted, Clock):
+        timing = ["engine=sim", "engine.gradients=none", "cluster=jin2016", "budget.epochs=null", *ONCE]
+        jitter = [JITTER[0], f"cluster.jitter={wanted.jitter:g}"] if wanted.jitter else []
+        overlap = [f"algo.overlap={str(wanted.overlap).lower()}"] if algo == "sync" else []
+        return [
+            *timing,
+            f"algo={algo}",
+            *keys,
+            *overlap,
+            *jitter,
+            f"nodes={wanted.nodes}",
+            f"budget.steps={CLOCK_STEPS}",
+            f"seed={wanted.replicate}",
+        ]
+    measured = wanted.stage == MEASURE
+    held_out = ["data.validation=0.1", f"eval.test_folds={str(measured).lower()}"]
+    return [
+        *TASKS[wanted.task],
+        f"algo={algo}",
+        *keys,
+        f"nodes={wanted.nodes}",
+        *JITTER,
+        *ONCE,
+        *held_out,
+        *([] if measured else ["data.evaluate=validation"]),
+        f"budget.steps={wanted.steps}",
+        f"optimizer.lr={wanted.rate:.6g}",
+        f"seed={wanted.seed}",
+    ]
+
+
+def outcome_of(trial: Trial, run: Run) -> TrialOutcome:
+    """Return what the record of a trial says."""
+    commit = str(read_env(run.folder).get("commit"))[:12]
+    loss = number(run.final("test_loss"))
+    if run.outcome == "diverged" or math.isnan(loss):
+        return TrialOutcome(math.inf, 0.0, (), commit)
+    parts = np.array(run.final("test_fold_losses")).reshape(TENTHS, -1).mean(1) if trial.stage == MEASURE else ()
+    return TrialOutcome(
+        _rounded(loss), _rounded(number(run.final("test_accuracy"))), tuple(_rounded(part) for part in parts), commit
+    )
+
+
+def step_s(run: Run) -> float:
+    """Return the seconds of a step of each worker, in the mean over workers and steps."""
+    steps: Iterable[int] = run.final("worker_steps")
+    return number(run.final("time_s")) / float(np.mean(list(steps)))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,91 @@
+"""Judge a ratio by replicated pipelines: Student's t interval of the mean of its logarithm, paired by the replicate.
+
+A replicate is a whole pipeline, so the luck of tuning and of seeds is in the spread, and nothing else is added for it.
+Three replicates are made first. Where the interval at 99 % does not clear the threshold there are five, then eight. The
+interval is the one that decided: at 99 % of three or five replicates, at 95 % of eight. Those at 95 % throughout would
+hold the truth in 93 of 100 studies only, as they end when luck has made them short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate
+
+REPLICATES = (3, 5, 8)  # after which a study may end
+CLEAR = 0.99  # confidence at which an interval must clear the threshold for a study to end early
+
+
+def ratio(values: Sequence[float], others: Sequence[float], confidence: float | None = None) -> Estimate:
+    """Return the ratio of positive numbers, one pair for each replicate, with its interval. confidence: None: by the
+    number of replicates.
+
+    Unknown, with an interval from 0 to infinity, where a number is infinite: a target that was not reached."""
+    ratios = tuple(value / other for value, other in zip(values, others, strict=True))
+    if not ratios:
+        return NOTHING
+    if not all(0 < ratio < math.inf for ratio in ratios):
+        return Estimate(math.nan, 0.0, math.inf, len(ratios), ratios=ratios)
+    middle, half = t_interval([math.log(ratio) for ratio in ratios], confidence)
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(ratios), ratios=ratios)
+
+
+def interval_of(values: Sequence[float]) -> Estimate:
+    """Return the geometric mean of positive numbers, one for each replicate, with its interval."""
+    return ratio(values, [1.0] * len(values))
+
+
+def difference(values: Sequence[float], others: Sequence[float], confidence: float | None = None) -> Estimate:
+    """Return the difference of numbers, one pair for each replicate, with its interval. confidence: as in `ratio`."""
+    differences = [value - other for value, other in zip(values, others, strict=True)]
+    if not differences:
+        return NOTHING
+    middle, half = t_interval(differences, confidence)
+    return Estimate(middle, middle - half, middle + half, len(differences))
+
+
+def t_interval(values: Sequence[float], confidence: float | None = None) -> tuple[float, float]:
+    """Return the mean and half the length of its interval; infinite of one value. confidence: as in `ratio`."""
+    if len(values) < 2:
+        return fmean(values), math.inf
+    if confidence is None:
+        confidence = CONFIDENCE if len(values) >= REPLICATES[-1] else CLEAR
+    return fmean(values), t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def replicates_wanted(values: Sequence[float], others: Sequence[float], threshold: float) -> int:
+    """Return how many replicates decide whether a ratio meets a threshold: as many as there are, or more."""
+    made = len(values)
+    if made < REPLICATES[0]:
+        return REPLICATES[0]
+    measured = ratio(values, others, CLEAR)
+    if made >= REPLICATES[-1] or not measured.low <= threshold <= measured.high:
+        return made
+    return next(count for count in REPLICATES if count > made)
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t, by bisection. probability: in [0.5, 1). degrees: of freedom, >= 1."""
+    if not 0.5 <= probability < 1 or degrees < 1:
+        raise ValueError(f"probability must be in [0.5, 1) and degrees >= 1, got {probability} and {degrees}")
+    low, high = 0.0, 1.0
+    while t_cumulative(high, degrees) < probability:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_cumulative(middle, degrees) < probability else (low, middle)
+    return high
+
+
+def t_cumulative(t: float, degrees: int) -> float:
+    """Return the probability that Student's t is at most t >= 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(degrees))
+    sine, cosine2 = math.sin(angle), math.cos(angle) ** 2
+    odd = degrees % 2
+    term = total = math.cos(angle) if odd else 1.0
+    for k in range(1, (degrees - 1) // 2 if odd else degrees // 2):
+        term *= cosine2 * (2 * k / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+        total += term
+    inside = 2 / math.pi * (angle + (sine * total if degrees > 1 else 0)) if odd else sine * total
+    return 0.5 + inside / 2

@@ -1,0 +1,135 @@
+"""Tune and measure one contender, again and again with other seeds: replicated pipelines.
+
+A replicate tunes the rate at each number of steps on one seed, by samples held out of training, and measures the test
+loss at that rate on another. The numbers of steps double, from `first` until the measured losses lie on both sides of
+the target. T* is where the loss equals the target, by interpolation of log loss over log steps: over a factor of two
+the loss is close to a power law. All contenders have the same seeds in the same replicate.
+
+The text is a plain program over the losses of trials. Where one is missing it raises `Missing`, with the trials to be
+made: so it says what is run next, and, once all are there, what came out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial
+
+FEWEST, MOST = 10, 163_840  # steps of each worker; where they do not reach the target, T* is unknown
+WIDEST = 16  # levels of rates above and below the first one that are tried
+
+LossCurve = Mapping[int, float]  # a loss for each number of steps
+
+
+class Missing(Exception):
+    """Runs have not been made."""
+
+    def __init__(self, wanted: Sequence[Trial | Clock]) -> None:
+        super().__init__(f"{len(wanted)} runs are missing")
+        self.wanted = tuple(wanted)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One contender on one task with one number of workers. first: number of steps that is tried first. level: of the
+    rate that is tried first."""
+
+    task: str
+    contender: str
+    nodes: int
+    first: int
+    level: int = 0
+
+    def trial(self, stage: str, replicate: int, steps: int, level: int) -> Trial:
+        """Return a trial of this cell."""
+        return Trial(self.task, self.contender, self.nodes, stage, replicate, steps, level)
+
+
+def steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
+    """Return T*, the steps of each worker after which the measured loss is the target; infinite where MOST steps do not
+    reach it. Raises Missing."""
+    return crossing(losses_around(cell, replicate, target, outcomes), target)
+
+
+def tuned_steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
+    """Return T* by the losses of tuning, which are of held-out samples: by it one variant of several is chosen. Where
+    they do not lie on both sides of the target, by the power law of the two nearest. Raises Missing."""
+    rungs = _rungs(cell, replicate, target, outcomes)
+    curve = {steps: _loss(cell.trial(TUNE, replicate, steps, level), outcomes) for steps, (level, _) in rungs.items()}
+    steps = sorted(curve)
+    few, many = next((pair for pair in pairwise(steps) if curve[pair[1]] <= target), (steps[-2], steps[-1]))
+    slope = math.log(curve[few] / curve[many]) / math.log(many / few)
+    return few * (curve[few] / target) ** (1 / slope) if 0 < slope < math.inf else math.inf
+
+
+def losses_around(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> LossCurve:
+    """Return the measured loss at numbers of steps that double, from above the target to below it. Raises Missing."""
+    return {steps: loss for steps, (_, loss) in _rungs(cell, replicate, target, outcomes).items()}
+
+
+def loss_after(cell: Candidate, replicate: int, steps: int, outcomes: Outcomes) -> float:
+    """Return the measured loss after a number of steps, at the rate that is tuned for it. Raises Missing."""
+    level = tuned_level(cell, replicate, steps, cell.level, (2, 1), outcomes)
+    return _loss(cell.trial(MEASURE, replicate, steps, level), outcomes)
+
+
+def _rungs(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> dict[int, tuple[int, float]]:
+    """Return the tuned level and the measured loss at each number of steps. Raises Missing."""
+
+    def rung(steps: int, start: int, strides: Sequence[int]) -> tuple[int, float]:
+        level = tuned_level(cell, replicate, steps, start, strides, outcomes)
+        return level, _loss(cell.trial(MEASURE, replicate, steps, level), outcomes)
+
+    rungs = {cell.first: rung(cell.first, cell.level, (2, 1))}
+    while rungs[most := max(rungs)][1] > target and 2 * most <= MOST:
+        rungs[2 * most] = rung(2 * most, rungs[most][0], (1,))
+    while rungs[fewest := min(rungs)][1] <= target and fewest // 2 >= FEWEST:
+        rungs[fewest // 2] = rung(fewest // 2, rungs[fewest][0], (1,))
+    return dict(sorted(rungs.items()))
+
+
+def tuned_level(
+    cell: Candidate, replicate: int, steps: int, start: int, strides: Sequence[int], outcomes: Outcomes
+) -> int:
+    """Return the level of the rate with the lowest loss: its neighbours at every stride are worse. Raises Missing.
+
+    start: the level to begin with. strides: 2 is a factor of 2, 1 one of sqrt 2."""
+    best = start
+    for stride in strides:
+        while True:
+            near = [best - stride, best, best + stride]
+            losses = _losses([cell.trial(TUNE, replicate, steps, level) for level in near], outcomes)
+            lowest = near[losses.index(min(losses))] if math.isfinite(min(losses)) else best - stride
+            if lowest == best or abs(lowest - start) > WIDEST:
+                break
+            best = lowest
+    return best
+
+
+def crossing(curve: LossCurve, target: float) -> float:
+    """Return where a curve first falls to a level, by linear interpolation of log loss over log steps; infinite if it
+    does not. Raises ValueError for a curve that begins below the level: its crossing is unknown."""
+    steps = sorted(curve)
+    if curve[steps[0]] <= target:
+        raise ValueError(f"a curve must begin above {target}, got {curve[steps[0]]} after {steps[0]} steps")
+    for few, many in pairwise(steps):
+        if curve[many] <= target:
+            if math.isinf(curve[few]):
+                return float(many)
+            share = math.log(curve[few] / target) / math.log(curve[few] / curve[many])
+            return few * (many / few) ** share
+    return math.inf
+
+
+def _loss(trial: Trial, outcomes: Outcomes) -> float:
+    return _losses([trial], outcomes)[0]
+
+
+def _losses(trials: Sequence[Trial], outcomes: Outcomes) -> list[float]:
+    """Return the losses of trials. Raises Missing for those that have not been made."""
+    if missing := [trial for trial in trials if trial not in outcomes]:
+        raise Missing(missing)
+    return [outcomes[trial].loss for trial in trials]
