@@ -14,6 +14,7 @@ from dsgd.host.signals import Interruption
 from studies.cli.forecast import Cost, forecast
 from studies.cli.paper_studies import Venue, run_pipelines, run_study
 from studies.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
+from studies.evidence.trial import TRIALS
 from studies.papers import papers
 from studies.reproduction import archive
 from studies.reproduction.overview import OVERVIEW, write_overview
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.forecast:
             _forecast(wanted, results, typed.scale, typed.anew, interruption)
             return
-        if typed.redraw and not any(archive.path_of(paper.key, results).exists() for paper in papers(typed.scale)):
+        logged = [results / TRIALS, *(archive.path_of(paper.key, results) for paper in papers(typed.scale))]
+        if typed.redraw and not any(path.exists() for path in logged):
             raise ValueError(f"--redraw needs logged runs in {results}, got none")
         check_writable(results, "--results")
         if not typed.redraw:

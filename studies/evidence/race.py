@@ -37,12 +37,6 @@ class Pipelines:
         """Return the measured loss after a number of steps. Raises Missing."""
         return loss_after(cell, replicate, steps, self.trials)
 
-    def step_s(self, clock: Clock) -> float:
-        """Return the seconds of a step. Raises Missing."""
-        if clock not in self.clocks:
-            raise Missing([clock])
-        return self.clocks[clock]
-
     def time_s(
         self, variants: Sequence[Candidate], replicate: int, target: float, overlap: bool, jitter: float
     ) -> float:
@@ -52,13 +46,16 @@ class Pipelines:
         missing: list[Trial | Clock] = []
         seconds: dict[float, float] = {}
         for cell in variants:
-            hidden = overlap and cell.contender.startswith("sync")
+            clock = Clock(cell.contender, cell.nodes, overlap and cell.contender == "sync", jitter, replicate)
+            if clock not in self.clocks:
+                missing.append(clock)
             try:
-                step_s = self.step_s(Clock(cell.contender, cell.nodes, hidden, jitter, replicate))
                 measured, tuned = self._steps(cell, replicate, target)
-                seconds.setdefault(tuned * step_s, measured * step_s)
             except Missing as line:
                 missing += line.wanted
+                continue
+            if clock in self.clocks:
+                seconds.setdefault(tuned * self.clocks[clock], measured * self.clocks[clock])
         if missing:
             raise Missing(missing)
         return seconds[min(seconds)]

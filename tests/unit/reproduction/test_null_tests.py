@@ -9,10 +9,9 @@ import pytest
 
 from dsgd.report.contest import Contender
 from studies.papers import papers
-from studies.papers.real.tasks import null_of
 from studies.reproduction import archive, paired
 from studies.reproduction.null_tests import null_tests
-from studies.reproduction.paper import REAL, of_task
+from studies.reproduction.paper import REAL
 from studies.reproduction.protocol import null_factor
 from tests.support import logged
 from tests.support.contenders import contender
@@ -55,9 +54,9 @@ def test_a_name_whose_first_was_not_run_has_none() -> None:
 
 
 def test_the_spread_on_a_page_is_what_judges_add() -> None:
-    (paper,) = (paper for paper in papers(REAL) if paper.key == "jin2016_real")
+    (paper,) = (paper for paper in papers(REAL) if paper.key == "lian2017_real")
     rows = archive.read(archive.path_of(paper.key, RESULTS))
     studies = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-    judged = null_of({name: studies[of_task(name, "shapes")] for name in ("few_8", "null_few")}, "few_8", 8, "null_few")
-    spreads = {test.contender: test.spread for test in null_tests(studies) if test.measure.startswith("time")}
-    assert spreads["sync, 8 nodes"] == null_factor(paired.ratio(judged.first, judged.second, rule=None))
+    first, second = (studies[f"{name}_shapes"].contender(nodes=8) for name in ("speed_up", "null_speed_up"))
+    spreads = [test.spread for test in null_tests(studies)]
+    assert null_factor(paired.ratio(first, second, rule=None)) in spreads
