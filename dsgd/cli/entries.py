@@ -15,6 +15,7 @@ from dsgd.runner.values import ConfigError, shown
 from dsgd.sweep.manifest import identity
 
 FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for
+MARGIN = 0.02  # of the loss, or of the share of errors: so much harder is the target by which a budget is chosen
 TUNING_SEEDS = 100_000  # added to the seed: of the runs by which values are chosen
 _NOTHING = object()
 RESERVED = ("seed", "resume", "hydra", "sweep", "data.validation", "data.evaluate")
@@ -80,11 +81,13 @@ class Composer:
     def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[Job]]:
         """Return the runs that try values of the tuned keys, one for each seed of tuning. Test data play no part.
 
+        Where a budget is tuned, their target is harder by MARGIN: one that is met by luck would be missed in measuring.
+
         limit_s: time after which they end, besides their budget; None: no such time."""
         seeds = [entry.seed + TUNING_SEEDS + i for i in range(self._options.tune_seeds)]
         budget = entry.values["budget"]["time_s"]
         limits = [] if limit_s is None or (budget is not None and budget <= limit_s) else [f"budget.time_s={limit_s!r}"]
-        fixed = [f"data.validation={self._options.validation}", "data.evaluate=validation", *limits]
+        fixed = [f"data.validation={self._options.validation}", "data.evaluate=validation", *limits, *_target(entry)]
         return {point: self._runs(entry, point, seeds, fixed) for point in values}
 
     def measuring(self, entry: Entry, chosen: Values, *conditions: str) -> list[Job]:
@@ -210,6 +213,15 @@ def _at(values: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         inner = inner.get(part, _NOTHING) if isinstance(inner, Mapping) else _NOTHING
     return inner
+
+
+def _target(entry: Entry) -> list[str]:
+    """Return the target of tuning as overrides; none where no budget is tuned, or no target is given."""
+    if not any(axis.key.startswith("budget.") for axis in entry.axes):
+        return []
+    loss, accuracy = (entry.values["target"][name] for name in ("loss", "accuracy"))
+    harder = [] if loss is None else [f"target.loss={loss * (1 - MARGIN)!r}"]
+    return harder if accuracy is None else [*harder, f"target.accuracy={1 - (1 - accuracy) * (1 - MARGIN)!r}"]
 
 
 def _names(jobs: Sequence[Job]) -> list[str]:

@@ -75,9 +75,10 @@ class Outcome:
 
 
 def combined(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return what the seeds of the same values came to: the median time, and the mean loss."""
+    """Return what the seeds of the same values came to: the median time, infinite where a seed missed the target, and
+    the mean loss. Values that miss it on a few seeds would else be preferred, as the shortest budgets do."""
     times, losses = [outcome.time_s for outcome in outcomes], [outcome.loss for outcome in outcomes]
-    return Outcome(median(times), sum(losses) / len(losses))
+    return Outcome(median(times) if max(times) < math.inf else math.inf, sum(losses) / len(losses))
 
 
 def best(outcomes: Mapping[Values, Outcome]) -> Values:
