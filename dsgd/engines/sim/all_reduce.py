@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -158,47 +159,38 @@ def _ready_s(begin_s: float, end_s: float, share: float) -> float:
     return begin_s + (FORWARD + (1 - FORWARD) * share) * (end_s - begin_s)
 
 
+@dataclass(eq=False)
 class Quorum:
     """Let all workers make one step after the other, each of which takes the first gradients that are complete."""
 
-    def __init__(
-        self,
-        nodes: int,
-        loop: EventLoop,
-        all_reduces: AllReduces,
-        begin: Callable[[Node, Tensor], tuple[PendingGradient, float]],
-        finish: Callable[[Node, PendingGradient], Tensor | None],
-    ) -> None:
-        """begin: a gradient of a node at a point; returns it and when it is over. finish: returns its value, None if
-        the run ends with it."""
-        self._loop = loop
-        self._all_reduces = all_reduces
-        self._begin = begin
-        self._finish = finish
-        self._number = 0  # of the step that is under way
-        self._waiting: list[tuple[Task[Any], MeanOfFirst] | None] = [None] * nodes  # those who want the step's mean
-        self._first: dict[int, Tensor] = {}  # gradients of the step, by rank
-        self._computes = [False] * nodes
+    _loop: EventLoop
+    _all_reduces: AllReduces
+    # of a node at a point: returns the gradient and when it is over
+    _begin: Callable[[Node, Tensor], tuple[PendingGradient, float]]
+    _finish: Callable[[Node, PendingGradient], Tensor | None]  # returns its value, None if the run ends with it
+    _number: int = 0  # of the step that is under way
+    _waiting: dict[int, tuple[Task[Any], MeanOfFirst]] = field(default_factory=dict)  # for the step's mean, by rank
+    _first: dict[int, Tensor] = field(default_factory=dict)  # gradients of the step, by rank
+    _computing: set[int] = field(default_factory=set)
 
     def enter(self, task: Task[Any], request: MeanOfFirst) -> None:
         """Let a worker take part in the step under way, unless it is busy with a gradient of an earlier one."""
         rank = task.owner.worker.rank
         self._waiting[rank] = (task, request)
-        if not self._computes[rank]:
+        if rank not in self._computing:
             self._compute(task.owner, request.at)
 
     def _compute(self, node: Node, at: Tensor) -> None:
-        self._computes[node.worker.rank] = True
+        self._computing.add(node.worker.rank)
         gradient, end_s = self._begin(node, at)
         self._loop.at(end_s, self._computed, node, gradient, self._number)
 
     def _computed(self, node: Node, gradient: PendingGradient, number: int) -> None:
         rank = node.worker.rank
-        self._computes[rank] = False
-        waiting = self._waiting[rank]
-        if waiting is None:  # the step is complete, and its mean on its way
+        self._computing.remove(rank)
+        if rank not in self._waiting:  # the step is complete, and its mean on its way
             return
-        _, request = waiting
+        _, request = self._waiting[rank]
         if number < self._number:
             self._compute(node, request.at)
             return
@@ -213,7 +205,6 @@ class Quorum:
         """End the step: all workers take part in the all-reduce of its gradients, those without one with zeros."""
         waiting, first = self._waiting, self._first
         self._number += 1
-        self._waiting, self._first = [None for _ in waiting], {}
-        for rank, entered in enumerate(waiting):
-            assert entered is not None  # every worker has had the mean of the step before
-            self._all_reduces.enter(entered[0], first.get(rank), self._loop.now, self._loop.now)
+        self._waiting, self._first = {}, {}
+        for rank, (task, _) in sorted(waiting.items()):  # all of them: every worker has had the mean of the step before
+            self._all_reduces.enter(task, first.get(rank), self._loop.now, self._loop.now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.cluster.failures import Outage
@@ -12,17 +13,17 @@ from dsgd.streams import stream
 DownSpan = tuple[int, float, float]  # a node, and from when until when
 
 
+@dataclass
 class Downtime:
     """Collect the times in which workers and servers were down, until they had their parameters again, and in which
     workers computed what they then lost. Spans may lie in the future.
 
     lost_updates: of servers, those since the checkpoints that they came back with."""
 
-    def __init__(self) -> None:
-        self.down: list[DownSpan] = []
-        self.lost: list[DownSpan] = []
-        self.servers: list[DownSpan] = []
-        self.lost_updates = 0
+    down: list[DownSpan] = field(default_factory=list)
+    lost: list[DownSpan] = field(default_factory=list)
+    servers: list[DownSpan] = field(default_factory=list)
+    lost_updates: int = 0
 
     def summary(self, time_s: float, nodes: int, together: bool) -> dict[str, Any]:
         """Return how often nodes have failed until a time, how long they computed what was lost, and the goodput.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
 Event = tuple[Callable[..., None], tuple[Any, ...]]
 
 
+@dataclass(eq=False)
 class EventLoop:
     """Process events in order of time, those at equal times in the order of scheduling. now: seconds of virtual time.
 
     The heap holds distinct times, each with a list of events: many equal nodes do the same at the same time."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.processed = 0
-        self._present: list[Event] = []  # those left at the current time, the next one last
-        self._moments: dict[float, list[Event]] = {}  # scheduled since then, by time
-        self._times: list[float] = []  # a heap of their keys
+    now: float = 0.0
+    processed: int = 0
+    _present: list[Event] = field(default_factory=list)  # those left at the current time, the next one last
+    _moments: dict[float, list[Event]] = field(default_factory=dict)  # scheduled since then, by time
+    _times: list[float] = field(default_factory=list)  # a heap of their keys
 
     def at(self, time_s: float, action: Callable[..., None], *arguments: Any) -> None:
         """Schedule action(*arguments) at time_s. Raises ValueError for a time in the past."""

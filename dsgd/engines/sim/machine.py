@@ -85,7 +85,8 @@ class Machine:
                 failing = LockstepFailures(rank, outages_of(experiment, rank, self.message_bytes), self.downtime)
             processor = Processor(cluster, rank, experiment.seed, p, failing)
             buffers = start if self.timing_only else problem.start_buffers.clone()
-            self.nodes.append(Node(worker, processor, start, buffers))
+            published = (start, 0)  # all nodes share the start, which nobody changes
+            self.nodes.append(Node(worker=worker, processor=processor, published=published, buffers=buffers))
         self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
         counted = (self.message_bytes, self._count_staleness)
         failures = None if self.downtime is None else self._server_failures(self.downtime)
@@ -100,7 +101,7 @@ class Machine:
         self.all_reduces = AllReduces(
             cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
         )
-        self.quorum = Quorum(p, self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
+        self.quorum = Quorum(self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
         pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer)
         self._perform = {
             Gradient: self._gradient,

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dsgd.engines.sim.flow import Flow
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.routes import Routes
+from dsgd.engines.sim.routes import Flow, Routes
 from dsgd.streams import stream
 
 PortMessage = tuple[
@@ -174,15 +174,13 @@ def _do_nothing() -> None:
     """Ignore the arrival of a chunk that is not the last one."""
 
 
+@dataclass(eq=False, slots=True)
 class Delivery:
     """What happens when a message has arrived, and all those sent before it on its connection."""
 
-    __slots__ = ("action", "arguments", "arrived")
-
-    def __init__(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.action = action
-        self.arguments = arguments
-        self.arrived = False
+    action: Callable[..., None]
+    arguments: tuple[Any, ...]
+    arrived: bool = False
 
 
 class LossyNetwork(Network):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,43 +28,25 @@ class PendingExchange:
         self.missing = len(self.arrived)
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Node:
-    """Hold the simulated state of one worker."""
+    """Hold the simulated state of one worker, by name: in this order a checkpoint has the vectors."""
 
-    __slots__ = (
-        "batches",
-        "buffers",
-        "collectives",
-        "computed_s",
-        "computing",
-        "down",
-        "early",
-        "exchanges",
-        "inbox",
-        "optimizer_state",
-        "processor",
-        "published",
-        "received",
-        "tasks",
-        "worker",
-    )
-
-    def __init__(self, worker: Worker, processor: Processor, start: Tensor, buffers: Tensor) -> None:
-        self.worker = worker
-        self.processor = processor
-        self.buffers = buffers  # [nb], batch norm's running statistics
-        self.optimizer_state: State | None = None
-        self.batches = 0  # mini-batches drawn so far
-        self.published: VectorMessage = (start, 0)  # all nodes share the start, which nobody changes
-        self.inbox: list[tuple[Tensor, int, int]] = []  # vector, sender, its steps
-        self.exchanges: list[PendingExchange] = []  # waiting for vectors, the first one entered first
-        self.early: dict[int, list[VectorMessage]] = {}  # by source, vectors that no exchange waits for yet
-        self.collectives = 0  # how many collectives it has entered
-        self.received = 0  # vectors, since the last gradient was begun
-        self.computed_s = 0.0  # in finished gradients
-        self.computing = (0.0, 0.0)  # the latest gradient's start and end
-        self.down = False  # it has failed, and has no parameters yet
-        self.tasks: list[Task[Any]] = []  # those that end with it, where nodes may fail
+    batches: int = 0  # mini-batches drawn so far
+    buffers: Tensor  # [nb], batch norm's running statistics
+    collectives: int = 0  # how many collectives it has entered
+    computed_s: float = 0.0  # in finished gradients
+    computing: tuple[float, float] = (0.0, 0.0)  # the latest gradient's start and end
+    down: bool = False  # it has failed, and has no parameters yet
+    early: dict[int, list[VectorMessage]] = field(default_factory=dict)  # by source: no exchange waits for them yet
+    exchanges: list[PendingExchange] = field(default_factory=list)  # waiting for vectors, the first one entered first
+    inbox: list[tuple[Tensor, int, int]] = field(default_factory=list)  # vector, sender, its steps
+    optimizer_state: State | None = None
+    processor: Processor
+    published: VectorMessage
+    received: int = 0  # vectors, since the last gradient was begun
+    tasks: list[Task[Any]] = field(default_factory=list)  # those that end with it, where nodes may fail
+    worker: Worker
 
     def expect(self, exchange: PendingExchange) -> None:
         """Enter an exchange, behind those entered before."""

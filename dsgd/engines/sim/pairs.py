@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -14,28 +15,18 @@ from dsgd.engines.sim.node import Node, PendingExchange, VectorMessage
 from dsgd.worker import Ask, Exchange, Pull, Push
 
 
+@dataclass(frozen=True, eq=False)
 class Pairs:
     """Carry vectors from one worker to another. A worker that is down answers no pull, and what is pushed to it is
     lost; what arrives for a task that has failed meanwhile is dropped, and not counted."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        loop: EventLoop,
-        network: Network,
-        message_bytes: float,
-        count_staleness: Callable[[int], None],
-        answer: Callable[[Task[Any], Node, Tensor], Tensor],
-        take: Callable[[Task[Any], Tensor], None],
-    ) -> None:
-        """answer: of a peer to the vector of a task. take: gives a task the answer that it waits for."""
-        self._nodes = nodes
-        self._loop = loop
-        self._network = network
-        self._message_bytes = message_bytes
-        self._count_staleness = count_staleness
-        self._answer = answer
-        self._take = take
+    _nodes: Sequence[Node]
+    _loop: EventLoop
+    _network: Network
+    _message_bytes: float
+    _count_staleness: Callable[[int], None]
+    _answer: Callable[[Task[Any], Node, Tensor], Tensor]  # of a peer to the vector of a task
+    _take: Callable[[Task[Any], Tensor], None]  # gives a task the answer that it waits for
 
     def exchange(self, task: Task[Any], request: Exchange) -> None:
         """Send the vectors of a task, which is resumed with those of all its sources."""

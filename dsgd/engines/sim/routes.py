@@ -12,24 +12,50 @@ While uplinks or links are congested, they go on with a part of their rate.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from dsgd.cluster.disturbances import Congestion
 from dsgd.engines.sim.compute_time import Pauses
-from dsgd.engines.sim.flow import Flow
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.streams import stream
 
 
-class Pipe:
-    """One direction of a connection, uplink or link. congestion: when it has only a part of its rate, and which."""
+@dataclass(eq=False, slots=True)
+class Flow:
+    """Count the bytes that go through a port or leave a region, evenly from a transfer's first bit to its last one.
+    Transfers may overlap."""
 
-    def __init__(self, bytes_per_s: float, congestion: Sequence[tuple[Pauses, float]] = ()) -> None:
-        self._rate = bytes_per_s
-        self._congestion = congestion
-        self._free_s = 0.0
+    _passed: float = 0.0  # bytes of transfers that are known to have ended
+    _passing: deque[tuple[float, float, float]] = field(default_factory=deque)  # begin and end in seconds, bytes
+
+    def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
+        """Add a transfer that begins now or later, and forget what has ended by now."""
+        passing = self._passing
+        while passing and passing[0][1] <= now_s:
+            self._passed += passing.popleft()[2]
+        passing.append((begin_s, end_s, size))
+
+    def until(self, time_s: float) -> float:
+        """Return the bytes until a time, which must not lie before the last transfer was added."""
+        total = self._passed
+        for begin_s, end_s, size in self._passing:
+            if end_s <= time_s:
+                total += size
+            elif begin_s < time_s:
+                total += size * ((time_s - begin_s) / (end_s - begin_s))
+        return total
+
+
+@dataclass(eq=False)
+class Pipe:
+    """One direction of a connection, uplink or link."""
+
+    _rate: float  # bytes/s
+    _congestion: Sequence[tuple[Pauses, float]] = ()  # when it has only a part of its rate, and which
+    _free_s: float = 0.0
 
     def through(self, now_s: float, size: float, last_bit_s: float) -> tuple[float, float]:
         """Let a message through whose first bit is here now, behind those before it. Returns when its first and its

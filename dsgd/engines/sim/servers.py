@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -98,34 +99,20 @@ class ServerFailures:
         self._await_failure(shard)
 
 
+@dataclass(frozen=True, eq=False)
 class Servers:
-    """Carry the parts of a call to all shards, have each of them served on arrival, and carry the answers back.
+    """Carry the parts of a call to all shards, have each of them served on arrival, and carry the answers back."""
 
-    shards: in order. ports: of each of them."""
-
-    def __init__(
-        self,
-        shards: Sequence[Shard],
-        ports: Sequence[int],
-        loop: EventLoop,
-        network: Network,
-        message_bytes: float,
-        count_staleness: Callable[[int], None],
-        serve: Callable[[Task[Any], Call, int, Tensor | None], tuple[Tensor | None, int]],
-        take: Callable[[Task[Any], Tensor | None], None],
-        failures: ServerFailures | None,
-    ) -> None:
-        """serve: has a shard answer its part of a call; returns the answer and its staleness. take: gives a task the
-        answer that it waits for."""
-        self.shards = shards
-        self.ports = ports
-        self._loop = loop
-        self._network = network
-        self._message_bytes = message_bytes
-        self._count_staleness = count_staleness
-        self._serve_part = serve
-        self._take = take
-        self.failures = failures
+    shards: Sequence[Shard]  # in order
+    ports: Sequence[int]  # of each of them
+    _loop: EventLoop
+    _network: Network
+    _message_bytes: float
+    _count_staleness: Callable[[int], None]
+    # has a shard answer its part of a call; returns the answer and its staleness
+    _serve_part: Callable[[Task[Any], Call, int, Tensor | None], tuple[Tensor | None, int]]
+    _take: Callable[[Task[Any], Tensor | None], None]  # gives a task the answer that it waits for
+    failures: ServerFailures | None
 
     def call(self, task: Task[Any], request: Call) -> None:
         """Send a call to all shards. The task is resumed with their answers."""

@@ -71,36 +71,25 @@ class Simulation:
         interrupt: called between any two events; True stops the run there, ready for a checkpoint. Can be called again
         after that."""
         self.status = "running"
+        machine, loop = self.machine, self.machine.loop
         if not self._launched:
-            if self._is_new(0.0):
-                yield from self._mark(0.0)
-            self.machine.launch()
+            yield from self._mark(0.0)
+            machine.launch()
             self._launched = True
         while self.status == "running":
-            if self._within_moment():  # no mark is due
-                self._process_moment(interrupt)
-            elif (due := self._due()) is not None:
-                yield from self._mark(due)
-            elif not self._finished():
-                self._process_moment(interrupt)
-            else:
-                if self._is_new(self.time_s):
+            if loop.next_time != loop.now or machine.over:  # between two moments, where marks may be due
+                if (due := self._due()) is not None:
+                    yield from self._mark(due)
+                    continue
+                if self._finished():
                     yield from self._mark(self.time_s)
-                if self.status == "running":
-                    self.status = "diverged" if self.machine.diverged else "completed"
-
-    def _process_moment(self, interrupt: Callable[[], bool]) -> None:
-        """Process the next event, and all others at its time."""
-        process_one = self.machine.loop.process_one
-        while not interrupt():
-            process_one()
-            if not self._within_moment():
-                return
-        self.status = "interrupted"
-
-    def _within_moment(self) -> bool:
-        loop = self.machine.loop
-        return loop.next_time == loop.now and not self.machine.over
+                    if self.status == "running":
+                        self.status = "diverged" if machine.diverged else "completed"
+                    return
+            if interrupt():
+                self.status = "interrupted"
+            else:
+                loop.process_one()
 
     def replay(self, events: int) -> None:
         """Repeat the first events of an interrupted run, without gradients and evaluations."""
@@ -120,16 +109,13 @@ class Simulation:
         over = self._finished()
         if machine.samples >= self.progress.next_samples * interval and (over or following is None or following > now):
             self.progress.next_samples = int(machine.samples // interval) + 1
-            return now if self._is_new(now) else self._due()
+            return now
         if every_s is not None and following is not None and not over:
             mark_s = self.progress.next_time * every_s
             if mark_s < following:
                 self.progress.next_time += 1
-                return mark_s if self._is_new(mark_s) else self._due()
+                return mark_s
         return None
-
-    def _is_new(self, time_s: float) -> bool:
-        return self.progress.last_mark != (time_s, self.machine.samples)
 
     def _finished(self) -> bool:
         machine, limit_s = self.machine, self.experiment.budget.time_s
@@ -146,28 +132,29 @@ class Simulation:
         return self.end_s is not None
 
     def _mark(self, time_s: float) -> Iterator[Mark]:
-        self.progress.marks += 1
-        self.progress.last_mark = (time_s, self.machine.samples)
-        if not self._replaying:
-            values = self._measure(time_s)
-            status = self.progress.judge(self.experiment, values)
-            if status is not None:
-                self.status, self.end_s = status, time_s
-            # only now is it known whether this mark is the last
-            last = time_s == self.end_s
-            values |= self._measure_workers(everybody=self.progress.marks == 1 or last)
-            if last and self._folds:
-                self._folds = self._measure_folds()
-            yield values
-
-    def _measure(self, time_s: float) -> Mark:
-        machine, experiment = self.machine, self.experiment
+        """Yield the mark at a time, unless the last one had the same time and samples."""
+        machine, experiment, progress = self.machine, self.experiment, self.progress
+        if progress.last_mark == (time_s, machine.samples):
+            return
+        progress.marks += 1
+        progress.last_mark = (time_s, machine.samples)
+        if self._replaying:
+            return
         measured: dict[str, float | None] = dict.fromkeys(FIELDS)
         if experiment.gradients != "none":
             xs = [node.worker.x for node in machine.present]
             buffers = [node.buffers for node in machine.present]
             measured = measure(self.problem, experiment.eval, xs, buffers, machine.centre())
-        return self.counters(time_s).fields(experiment) | measured | self._drift()
+        values = self.counters(time_s).fields(experiment) | measured | self._drift()
+        status = progress.judge(experiment, values)
+        if status is not None:
+            self.status, self.end_s = status, time_s
+        # only now is it known whether this mark is the last
+        last = time_s == self.end_s
+        values |= self._measure_workers(everybody=progress.marks == 1 or last)
+        if last and self._folds:
+            self._folds = self._measure_folds()
+        yield values
 
     def _drift(self) -> Mark:
         return {"mean_drift": self.machine.drift} if isinstance(self.machine, ConservingMachine) else {}
