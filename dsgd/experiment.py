@@ -161,8 +161,8 @@ class Experiment:
             raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
         if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
             raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
-        every_s, lasts_s = self.eval.every_time_s, self._least_time_s()
-        if every_s is not None and lasts_s / every_s > MOST_MARKS:
+        every_s = self.eval.every_time_s
+        if every_s is not None and (lasts_s := self._least_time_s()) / every_s > MOST_MARKS:
             rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
             raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
 
@@ -181,9 +181,10 @@ class Experiment:
     @property
     def ring_messages(self) -> int:
         """Estimate how many messages of rings are simulated one by one, where every step has a sum over all workers."""
-        is_ring = self.cluster.collective_messages and self.cluster.collective == "ring" and self.algo.lockstep
+        if not (self.cluster.collective_messages and self.cluster.collective == "ring" and self.algo.lockstep):
+            return 0
         steps = 1 if self.total_samples is None else self.steps_in(self.total_samples)
-        return 2 * self.nodes * (self.nodes - 1) * steps if is_ring else 0
+        return 2 * self.nodes * (self.nodes - 1) * steps
 
     @cached_property
     def epoch_samples(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, nextafter
 from typing import Any
 
 from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
@@ -17,9 +17,23 @@ BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
 COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", "star")
 MOST_BYTES = 1e15  # of a vector
-LEAST_WINDOW_BYTES = 1500  # a packet of Ethernet
-LEAST_SLICE_BYTES = 64
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
+ABOVE_0, BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
+TIMES = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "retransmit_s")
+TIMES += ("collective_startup_s", "bucket_startup_s")
+BANDWIDTHS = ("bandwidth", "server_bandwidth", "wan_bandwidth", "receive_bandwidth", "connection_bandwidth")
+# of values that are not null: keys, the least, the most, and how an error says the two and shows the value
+RANGES = (
+    (TIMES, 0, LONGEST_S, f"in [0, {LONGEST_S:g}]", ""),
+    (BANDWIDTHS, 1, inf, ">= 1 bit/s", ""),
+    (("protocol_efficiency",), ABOVE_0, 1, "> 0 and <= 1", ""),
+    (("window_bytes",), 1500, MOST_BYTES, f"in [1500, {MOST_BYTES:g}], a packet or more", "g"),
+    (("slice_bytes", "bucket_bytes"), 64, MOST_BYTES, f"in [64, {MOST_BYTES:g}]", "g"),
+    (("message_bytes",), ABOVE_0, MOST_BYTES, f"in (0, {MOST_BYTES:g}]", ""),
+    (("streams", "chunks_per_message"), 1, 1024, "in [1, 1024]", ""),
+    (("islands",), 1, inf, ">= 1", ""),
+    (("loss",), 0, BELOW_1, ">= 0 and < 1", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +80,11 @@ class Cluster:
     time_model: str | None = None  # whose time this is, when it is not the trained model's
 
     def __post_init__(self) -> None:
-        times = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "retransmit_s")
-        for name in (*times, "collective_startup_s", "bucket_startup_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= LONGEST_S:
-                raise ValueError(f"{name} must be in [0, {LONGEST_S:g}], got {value}")
+        for names, least, most, rule, form in RANGES:
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not least <= value <= most:
+                    raise ValueError(f"{name} must be {rule}, got {value:{form}}")
         _ = self.jitter_law
         if self.replayed is not None:
             replaced = {"gradient_s": self.gradient_s, "jitter": self.jitter or None}
@@ -79,33 +93,12 @@ class Cluster:
                 if value is not None:
                     usual = "null" if name == "gradient_s" else "0"
                     raise ValueError(f"{name} must be {usual} with compute_trace, which has its own, got {value:g}")
-        for name in ("bandwidth", "server_bandwidth", "wan_bandwidth", "receive_bandwidth", "connection_bandwidth"):
-            value = getattr(self, name)
-            if value is not None and not value >= 1:
-                raise ValueError(f"{name} must be >= 1 bit/s, got {value}")
-        if not 0 < self.protocol_efficiency <= 1:
-            raise ValueError(f"protocol_efficiency must be > 0 and <= 1, got {self.protocol_efficiency}")
-        if self.window_bytes is not None and not LEAST_WINDOW_BYTES <= self.window_bytes <= MOST_BYTES:
-            rule = f"window_bytes must be in [{LEAST_WINDOW_BYTES}, {MOST_BYTES:g}], a packet or more"
-            raise ValueError(f"{rule}, got {self.window_bytes:g}")
-        if not 1 <= self.streams <= 1024:
-            raise ValueError(f"streams must be in [1, 1024], got {self.streams}")
-        for name in ("slice_bytes", "bucket_bytes"):
-            value = getattr(self, name)
-            if value is not None and not LEAST_SLICE_BYTES <= value <= MOST_BYTES:
-                raise ValueError(f"{name} must be in [{LEAST_SLICE_BYTES}, {MOST_BYTES:g}], got {value:g}")
-        if self.message_bytes is not None and not 0 < self.message_bytes <= MOST_BYTES:
-            raise ValueError(f"message_bytes must be in (0, {MOST_BYTES:g}], got {self.message_bytes}")
         for name, what, least, most in (("node_bandwidth", "bit/s", 1, 1e18), ("slow_nodes", "a factor", 1e-6, 1e6)):
             for node, value in (getattr(self, name) or {}).items():
                 if not least <= value <= most:
                     raise ValueError(f"{name} must give {what} in [{least:g}, {most:g}], got {value} for node {node}")
-        if not 1 <= self.chunks_per_message <= 1024:
-            raise ValueError(f"chunks_per_message must be in [1, 1024], got {self.chunks_per_message}")
         if self.collective not in COLLECTIVES:
             raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
-        if self.islands < 1:
-            raise ValueError(f"islands must be >= 1, got {self.islands}")
         if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
             raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
         if self.links is not None and self.islands != 1:
@@ -118,8 +111,6 @@ class Cluster:
                 links.index(region, "congestion: between")
         if self.congestion and self.islands == 1 and links is None:
             raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
-        if not 0 <= self.loss < 1:
-            raise ValueError(f"loss must be >= 0 and < 1, got {self.loss}")
         named = ", ".join(name for name in COLLECTIVES if name != "best")
         random = {"congestion": self.congestion, "loss": self.loss, "links.loss": links is not None and links.lossy}
         for name, given in random.items():

@@ -20,32 +20,26 @@ def network_of(cluster: Cluster, loop: EventLoop, nodes: int, ports: int, seed: 
     receiving = None
     if cluster.receive_bandwidth is not None:
         receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(ports)]
-    region_of = [cluster.region(node, nodes) for node in range(ports)]
     matrix, routes = cluster.link_matrix, None
     if cluster.islands > 1 or matrix is not None or cluster.limits_connections:
-        routes = _routes(cluster, loop, region_of, rates, receiving or rates, seed)
+        routes = _routes(cluster, loop, nodes, rates, receiving or rates, seed)
     parts = (loop, rates, cluster.latency_s, cluster.chunks_per_message, routes, receiving)
     if not cluster.loss and not (matrix is not None and matrix.lossy):
         return Network(*parts)
 
     def loss(sender: int, receiver: int) -> float:
-        here, there = region_of[sender], region_of[receiver]
+        here, there = cluster.region(sender, nodes), cluster.region(receiver, nodes)
         return cluster.loss if matrix is None or here == there else max(cluster.loss, matrix.loss[here][there])
 
     return LossyNetwork(*parts, loss=loss, retransmit_s=cluster.retransmit_s, seed=seed)
 
 
 def _routes(
-    cluster: Cluster,
-    loop: EventLoop,
-    region_of: list[int],
-    rates: list[float],
-    receiving: list[float],
-    seed: int,
+    cluster: Cluster, loop: EventLoop, nodes: int, rates: list[float], receiving: list[float], seed: int
 ) -> Routes:
-    """Return what is between the ports. region_of, rates, receiving: of every port."""
-    matrix = cluster.link_matrix
-    links = {}
+    """Return what is between the ports. rates, receiving: of every port."""
+    region_of = [cluster.region(node, nodes) for node in range(len(rates))]
+    matrix, links = cluster.link_matrix, {}
     if matrix is not None:
         k = range(len(matrix.regions))
         links = {
