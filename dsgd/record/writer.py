@@ -22,8 +22,7 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import read_lines
-from dsgd.record.room import write_in_room
-from dsgd.record.written import open_kept, replace_together, write_all
+from dsgd.record.written import open_kept, replace_together, write_all, write_in_room
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
@@ -75,14 +74,10 @@ class Record:
         first = {folder / name: text for name, text in others.items() if text is not None}
         marks = {folder / METRICS: kept}
         files = {folder / CONFIG: content, folder / ENV: json.dumps(described, indent=2).encode() + b"\n"}
-
-        def remove_old() -> None:
-            gone = [name for name, text in others.items() if text is None]
-            foreign = [] if is_here else [METRICS, ENV]  # there may be another run's
-            for name in (SUMMARY, TRACE, *gone, *foreign):  # an earlier end before all else
-                (folder / name).unlink(missing_ok=True)
-
-        replace_together(first | (marks | files if is_here else files | marks), remove_old)
+        foreign = [] if is_here else [METRICS, ENV]  # there may be another run's
+        # an earlier end before all else
+        gone = [SUMMARY, TRACE, *(name for name, text in others.items() if text is None), *foreign]
+        replace_together(first | (marks | files if is_here else files | marks), [folder / name for name in gone])
         self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
         self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
         self._lines, self._digest = lines, hashlib.sha256(kept)

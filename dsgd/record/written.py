@@ -1,13 +1,20 @@
-"""Write files and folders in which somebody else may have put links: none is followed, and no other name is written."""
+"""Write files and folders in which somebody else may have put links: none is followed, and no other name is written.
+
+A run keeps room on its disk for the summary, so that one whose disk has filled up can say how it ended. The summary is
+written into the room itself, which then gets the summary's name: at no moment could others take it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedWriter, FileIO
 from pathlib import Path
+
+ROOM, ROOM_BYTES = ".room", 1 << 14  # of the summary
 
 
 def open_kept(path: Path, flags: int) -> int:
@@ -38,9 +45,9 @@ def write_atomically(path: Path, content: Content) -> None:
     replace_together({path: content})
 
 
-def replace_together(contents: Mapping[Path, Content], between: Callable[[], None] = lambda: None) -> None:
+def replace_together(contents: Mapping[Path, Content], gone: Iterable[Path] = ()) -> None:
     """Replace files, each in one step, in their order, once the disk has all their contents. Raises OSError, as
-    `write_atomically`; for want of room before anything is replaced. between: called when there is room for all."""
+    `write_atomically`; for want of room before anything is replaced. gone: files that are removed before that."""
     partials: dict[Path, Path] = {}
     try:
         for path, content in contents.items():
@@ -53,13 +60,50 @@ def replace_together(contents: Mapping[Path, Content], between: Callable[[], Non
                     file.writelines([content] if isinstance(content, bytes) else content)
                 file.flush()
                 os.fsync(file.fileno())
-        between()
+        for path in gone:
+            path.unlink(missing_ok=True)
         for path, partial in partials.items():
             os.replace(partial, path)
     except OSError:
         for partial in partials.values():
             partial.unlink(missing_ok=True)  # on a full disk others need the room
         raise
+
+
+@contextlib.contextmanager
+def room_kept(folder: Path) -> Iterator[None]:
+    """Keep room for the summary in a folder inside of the block. Raises OSError if there is none."""
+    path = folder / ROOM
+    try:
+        _fill(path, os.urandom(ROOM_BYTES))  # a file system may store zeros without any room
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it has become the summary, or the disk cannot be written
+            os.unlink(path)
+
+
+def write_in_room(path: Path, content: bytes) -> None:
+    """Replace a file in one step, in the room that is kept in its folder.
+
+    Without such room, and where a file system does not write in place, it is written like any other. Raises OSError."""
+    check_replaceable(path)
+    room = path.with_name(ROOM)
+    if os.path.lexists(room):
+        try:
+            _fill(room, content)
+            os.replace(room, path)
+            return
+        except OSError:
+            room.unlink(missing_ok=True)
+    write_atomically(path, content)
+
+
+def _fill(path: Path, content: bytes) -> None:
+    """Write a file in place, made if it is not there, and flush it to the disk."""
+    with FileIO(open_kept(path, os.O_WRONLY), "wb") as file:
+        write_all(file, content)
+        file.truncate()
+        os.fsync(file.fileno())
 
 
 def write_all(file: FileIO, content: bytes) -> None:

@@ -93,7 +93,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         print(for_terminal(str(failure)), file=sys.stderr, flush=True)
         training.close("failed")
         return "failed"
-    mirror = Mirror(config.trackers, folder)
+    mirror = Mirror(config.trackers, folder) if config.trackers else None
     progress = ProgressLine(config.experiment, config.values["algo"]["name"], training.clock, plan.logged)
     looked = 0.0
 
@@ -125,7 +125,8 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             for mark in training.run(interrupted, save):
                 with stops.held(), _writing(folder):
                     record.mark(mark)
-                mirror.wake()
+                if mirror is not None:
+                    mirror.wake()
                 progress.measured(mark, record.wall_s)
         status, error = training.state.status, training.state.error
     except Interrupted:  # a second Ctrl-C
@@ -141,7 +142,8 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
     finally:
         status = _finish(plan, folder, training, record, status, error)
         training.close(status)
-        mirror.finish()
+        if mirror is not None:
+            mirror.finish()
     return status
 
 

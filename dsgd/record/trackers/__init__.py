@@ -22,7 +22,18 @@ ID_BYTES = 100
 
 
 @dataclass(frozen=True)
-class WandbOptions:
+class TrackerOptions:
+    """The configuration keys that every tracker has."""
+
+    timeout_s: float = PATIENCE_S  # how long to wait for the copy when the run is over
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.timeout_s < math.inf:
+            raise ValueError(f"timeout_s must be finite and >= 0, got {self.timeout_s}")
+
+
+@dataclass(frozen=True)
+class WandbOptions(TrackerOptions):
     """The configuration keys `wandb.*`."""
 
     mode: str | None = None  # offline: files in the run folder, for `wandb sync`; null: online if `track` has wandb
@@ -31,34 +42,24 @@ class WandbOptions:
     group: str | None = None  # null: a sweep's folder; of a single run, its model and data
     name: str | None = None  # null: like gossip-8-lr0.1-seed0
     tags: list[str] = field(default_factory=list)
-    timeout_s: float = PATIENCE_S  # how long to wait for wandb when the run is over
 
     def __post_init__(self) -> None:
-        _check_timeout(self.timeout_s)
+        super().__post_init__()
         if self.mode is not None and self.mode not in MODES:
             raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
 
 
 @dataclass(frozen=True)
-class TensorboardOptions:
+class TensorboardOptions(TrackerOptions):
     """The configuration keys `tensorboard.*`."""
-
-    timeout_s: float = PATIENCE_S  # how long to wait for the copy when the run is over
-
-    def __post_init__(self) -> None:
-        _check_timeout(self.timeout_s)
 
 
 @dataclass(frozen=True)
-class MlflowOptions:
+class MlflowOptions(TrackerOptions):
     """The configuration keys `mlflow.*`."""
 
     uri: str | None = None  # of the tracking server or store; null: MLflow's own default, e.g. MLFLOW_TRACKING_URI
     experiment: str = "dsgd"
-    timeout_s: float = PATIENCE_S  # how long to wait for MLflow when the run is over
-
-    def __post_init__(self) -> None:
-        _check_timeout(self.timeout_s)
 
 
 class Tracker(Protocol):
@@ -119,8 +120,3 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
         for key, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-
-
-def _check_timeout(timeout_s: float) -> None:
-    if not 0 <= timeout_s < math.inf:
-        raise ValueError(f"timeout_s must be finite and >= 0, got {timeout_s}")

@@ -11,8 +11,8 @@ import pytest
 from dsgd.cli.compare import main as compare
 from dsgd.cli.sweep import main as sweep
 from dsgd.record.lock import LOCK
-from dsgd.record.room import ROOM
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE
+from dsgd.record.written import ROOM
 from tests.support.command import call, refusal, summary
 from tests.support.each_row import each_row
 from tests.support.records import write_record
