@@ -7,38 +7,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
-
-
-def run() -> int:
-    """Run dsgd-run."""
-    return _call("dsgd.cli.run", handles_signals=True)
-
-
-def plot() -> int:
-    """Run dsgd-plot."""
-    return _call("dsgd.cli.plot")
-
-
-def compare() -> int:
-    """Run dsgd-compare."""
-    return _call("dsgd.cli.compare", handles_signals=True)
-
-
-def sweep() -> int:
-    """Run dsgd-sweep."""
-    return _call("dsgd.cli.sweep")
-
-
-def reproduce() -> int:
-    """Run dsgd-reproduce."""
-    return _call("dsgd.cli.studies", handles_signals=True)
-
-
-def calibrate() -> int:
-    """Run dsgd-calibrate."""
-    return _call("dsgd.cli.calibrate")
 
 
 def _call(module: str, handles_signals: bool = False) -> int:
@@ -82,3 +53,11 @@ def _end_at_once(ended: list[int]) -> None:
 
 def _end(number: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)  # an exception could be lost, or printed, wherever modules are imported
+
+
+run = partial(_call, "dsgd.cli.run", handles_signals=True)
+plot = partial(_call, "dsgd.cli.plot")
+compare = partial(_call, "dsgd.cli.compare", handles_signals=True)
+sweep = partial(_call, "dsgd.cli.sweep")
+reproduce = partial(_call, "dsgd.cli.studies", handles_signals=True)
+calibrate = partial(_call, "dsgd.cli.calibrate")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,8 +19,8 @@ from dsgd.cli.local_sweep import LocalSweep
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
 from dsgd.data.own_sets import OwnSets, sharing
-from dsgd.host.signals import Interrupted, Interruption
-from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED, STOP_SIGNALS
+from dsgd.host.signals import Interrupted, Interruption, interruptible
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
 from dsgd.record.written import write_atomically
@@ -158,10 +157,9 @@ class Usage(Exception):
 def ended(program: str, work: Callable[[Interruption], None]) -> int:
     """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
     a signal, for which the work looks where it can end."""
-    interruption = Interruption()
-    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
-        work(interruption)
+        with interruptible() as interruption:
+            work(interruption)
         return 0
     except Unfinished as line:
         print(f"{program}: {one_line(line)}", file=sys.stderr)
@@ -179,6 +177,3 @@ def ended(program: str, work: Callable[[Interruption], None]) -> int:
     except KeyboardInterrupt:
         print(f"{program}: interrupted; repeat the command to resume", file=sys.stderr)
         return EXIT_INTERRUPTED
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -5,7 +5,6 @@ Imports neither Hydra nor torch before the command line has been looked at.
 
 from __future__ import annotations
 
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import one_line, parsed, version_line
-from dsgd.host.signals import Interruption, ignore
-from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED, STOP_SIGNALS
+from dsgd.host.signals import interruptible
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from dsgd.cli.compose import ConfigTree
@@ -23,46 +22,33 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns 0 (also for a diverged run, which is a result), 1 for a run that failed, 2 for a bad
     configuration, 130 where one of STOP_SIGNALS has ended it early."""
-    as_called, owns_process = sys.argv, argv is None  # owns_process: this process is the command's
+    as_called = sys.argv
     arguments = list(as_called[1:] if argv is None else argv)
-    interruption = Interruption()
-    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
-        return _run(arguments, interruption)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
-    finally:
-        interruption.end()
-        sys.argv = as_called
-        for number, handler in handlers.items():
-            if owns_process:  # the process ends now: signals must not change its exit status
-                ignore(number)
-            else:
-                signal.signal(number, handler)
+        with interruptible(ends_process=argv is None) as interruption:
+            options = parsed(arguments)
+            if options.version:
+                print(version_line())
+                return 0
+            from dsgd.cli.compose import ConfigTree
 
+            tree = ConfigTree(options.config_dir, options.config_name)
+            if options.help or options.cfg or options.shell_completion:
+                _show(tree, options)
+                return 0
+            from dsgd.cli.jobs import check, run_jobs
+            from dsgd.data.own_sets import sharing
 
-def _run(arguments: list[str], interruption: Interruption) -> int:
-    """Check a command line, print or start what it asks for. Returns the exit status."""
-    try:
-        options = parsed(arguments)
-        if options.version:
-            print(version_line())
-            return 0
-        from dsgd.cli.compose import ConfigTree
-
-        tree = ConfigTree(options.config_dir, options.config_name)
-        if options.help or options.cfg or options.shell_completion:
-            _show(tree, options)
-            return 0
-        from dsgd.cli.jobs import check, run_jobs
-        from dsgd.data.own_sets import sharing
-
-        with sharing({}) if options.multirun else nullcontext():
-            checked = check(tree, options, interruption)
-            return 0 if checked is None else run_jobs(checked, arguments, options.multirun, interruption)
+            with sharing({}) if options.multirun else nullcontext():
+                checked = check(tree, options, interruption)
+                return 0 if checked is None else run_jobs(checked, arguments, options.multirun, interruption)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    finally:
+        sys.argv = as_called
 
 
 def _show(tree: ConfigTree, options: Namespace) -> None:

@@ -65,6 +65,23 @@ class Interruption:
         self.over = True
 
 
+@contextmanager
+def interruptible(ends_process: bool = False) -> Iterator[Interruption]:
+    """Have an Interruption, which is yielded, handle STOP_SIGNALS inside of the block. ends_process: this process ends
+    after it, so that signals must not change its exit status; else they do there what they did before."""
+    interruption = Interruption()
+    handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
+    try:
+        yield interruption
+    finally:
+        interruption.end()
+        for number, handler in handlers.items():
+            if ends_process:
+                ignore(number)
+            else:
+                signal.signal(number, handler)
+
+
 def raise_swallowed(handlers: Iterable[Any]) -> None:
     """Raise Interrupted if a signal came to one of these handlers and was not heard: Python drops what is raised
     in a destructor, and libraries what is raised where they call back."""
@@ -121,16 +138,16 @@ def signal_pipe() -> Iterator[CaughtSignals]:
         os.close(writing)
 
 
+@dataclass(eq=False)
 class StopRequests:
     """The requests to end a run early that have come so far; true from the first on, which asks for a checkpoint.
 
     A Ctrl-C after it raises Interrupted, once, and only where that is expected: inside of `armed`, and there not
     inside of `held`, where it waits for the end of that block."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._impatient = False
-        self._armed = False
+    _count: int = 0
+    _impatient: bool = False
+    _armed: bool = False
 
     def __bool__(self) -> bool:
         return self._count > 0
