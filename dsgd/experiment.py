@@ -178,14 +178,6 @@ class Experiment:
         every_s, total = self.eval.every_time_s, self.total_samples or 0
         return total / max(self.mark_samples, self.unit) + (self._least_time_s() / every_s if every_s else 0)
 
-    @property
-    def ring_messages(self) -> int:
-        """Estimate how many messages of rings are simulated one by one, where every step has a sum over all workers."""
-        if not (self.cluster.collective_messages and self.cluster.collective == "ring" and self.algo.lockstep):
-            return 0
-        steps = 1 if self.total_samples is None else self.steps_in(self.total_samples)
-        return 2 * self.nodes * (self.nodes - 1) * steps
-
     @cached_property
     def epoch_samples(self) -> int:
         """Number of training samples: all workers together process them in one epoch."""

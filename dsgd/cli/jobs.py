@@ -208,9 +208,9 @@ def run_jobs(jobs: Sequence[Job], arguments: Sequence[str], multirun: bool, inte
     """Start every run of a command line. Returns the exit status. arguments: of the command line, as records have it
     with the folder."""
     logging.getLogger().setLevel(logging.ERROR)  # of the libraries that a run uses
-    key, top = (SWEEP_FOLDER, typed(jobs[0].top)) if multirun else (RUN_FOLDER, quoted(jobs[0].folder))
-    is_given = any(text.startswith(f"{key}=") for text in arguments)
-    line = [*arguments, *([] if is_given else [f"{key}={top}"])]
+    line, key = list(arguments), SWEEP_FOLDER if multirun else RUN_FOLDER
+    if not any(text.startswith(f"{key}=") for text in line):
+        line.append(f"{key}={typed(jobs[0].top) if multirun else quoted(jobs[0].folder)}")
     sys.argv = [sys.argv[0], *line]
     outcome: dict[Path, str] = {}  # the status of each run by its folder
     sweep: LocalSweep | None = None

@@ -28,32 +28,39 @@ class Interrupted(KeyboardInterrupt):
     """Raised where a signal ends what goes on: a plain KeyboardInterrupt may come from a user's own code."""
 
 
-@dataclass
-class Interruption:
-    """A handler for STOP_SIGNALS: they raise Interrupted inside of `armed`, until the command's work is over.
+@dataclass(eq=False)
+class Armed:
+    """What raises Interrupted inside of `armed` only: elsewhere the code of others runs that does not stand it."""
 
-    Elsewhere the code of others runs that does not stand it: OmegaConf, in the midst of a change, makes an error of its
-    own of it. asked: the signals that have come before the work was over."""
-
-    over: bool = False
-    asked: list[int] = field(default_factory=list)
     is_armed: bool = False
 
-    def __call__(self, number: int, frame: object) -> None:
-        if not self.over:
-            self.asked.append(number)
-            if self.is_armed:
-                raise Interrupted
+    def check(self) -> None:
+        """Raise Interrupted if that is due."""
 
     @contextmanager
     def armed(self) -> Iterator[None]:
-        """Let signals raise Interrupted inside of the block; at its beginning, if one has come before."""
+        """Let signals raise Interrupted inside of the block; at its beginning, if it was due before."""
         before, self.is_armed = self.is_armed, True
         try:
             self.check()
             yield
         finally:
             self.is_armed = before
+
+
+@dataclass(eq=False)
+class Interruption(Armed):
+    """A handler for STOP_SIGNALS: they raise Interrupted inside of `armed`, until the command's work is over. Elsewhere
+    OmegaConf, in the midst of a change, would make an error of its own of it. asked: signals that came before that."""
+
+    over: bool = False
+    asked: list[int] = field(default_factory=list)
+
+    def __call__(self, number: int, frame: object) -> None:
+        if not self.over:
+            self.asked.append(number)
+            if self.is_armed:
+                raise Interrupted
 
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""
@@ -139,7 +146,7 @@ def signal_pipe() -> Iterator[CaughtSignals]:
 
 
 @dataclass(eq=False)
-class StopRequests:
+class StopRequests(Armed):
     """The requests to end a run early that have come so far; true from the first on, which asks for a checkpoint.
 
     A Ctrl-C after it raises Interrupted, once, and only where that is expected: inside of `armed`, and there not
@@ -147,7 +154,6 @@ class StopRequests:
 
     _count: int = 0
     _impatient: bool = False
-    _armed: bool = False
 
     def __bool__(self) -> bool:
         return self._count > 0
@@ -159,32 +165,22 @@ class StopRequests:
 
     def deliver(self) -> None:
         """Raise Interrupted if that is due. Handlers of signals call it."""
-        if self._armed:
+        if self.is_armed:
             self.check()
 
     def check(self) -> None:
         """Raise Interrupted if the run is to end at once, also if the handler's own was swallowed on its way, as
         Python does in destructors."""
         if self._impatient:
-            self._armed = False
+            self.is_armed = False
             raise Interrupted
-
-    @contextmanager
-    def armed(self) -> Iterator[None]:
-        """Let a second Ctrl-C raise Interrupted inside of the block, or at its beginning, but not after it."""
-        self._armed = True
-        try:
-            self.check()
-            yield
-        finally:
-            self._armed = False
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep a second Ctrl-C from tearing what the block writes: it raises at the end, unless an error did."""
-        before, self._armed = self._armed, False
+        before, self.is_armed = self.is_armed, False
         yield
-        self._armed = before
+        self.is_armed = before
         if before:
             self.check()
 

@@ -94,19 +94,6 @@ def keep_time(key: Mapping[str, str], seconds: float) -> None:
         raise CacheUnusable(f"{path.parent} cannot be written: {error.strerror}") from error
 
 
-def machine() -> str:
-    """Return the name of this machine and of its processor."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError):  # a system without /proc
-        names = re.findall(
-            r"^model name\s*:\s*(.+)$",
-            Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"),
-            re.MULTILINE,
-        )
-        processor = names[0] if names else processor
-    return f"{platform.node()}, {processor}"
-
-
 def _path(key: Mapping[str, str]) -> Path:
     """Return the file for a key. Raises CacheUnusable if this user has no cache folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
@@ -132,11 +119,13 @@ def foreign_time(config: RunConfig) -> str | None:
     return f"warning: cluster={name} has the gradient time of {whose}, but this run takes gradients of {gradient}"
 
 
-def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> Experiment:
+def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> tuple[Experiment, str | None]:
     """Return the experiment of a plan with a gradient time: that of its configuration, of its checkpoint, of its sweep,
-    or of this machine. Raises ConfigError, also for what does not go with that time."""
+    or of this machine; and the date on which that was measured, None for one that is given, or was not kept.
+
+    Raises ConfigError, also for what does not go with that time."""
     if experiment.cluster.mean_gradient_s is not None:
-        return experiment
+        return experiment, None
     if plan.checkpoint is not None:
         gradient_s = _recorded(plan.checkpoint.header)
     else:
@@ -144,7 +133,11 @@ def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> 
     with prefixed("cluster"):
         cluster = replace(experiment.cluster, gradient_s=gradient_s)
     with prefixed(None):
-        return replace(experiment, cluster=cluster)
+        experiment = replace(experiment, cluster=cluster)
+    kept = None
+    with suppress(CacheUnusable):  # as a line has said
+        kept = kept_time(_key(plan.config.experiment, problem, plan.config.engine.threads or 1))
+    return experiment, kept.measured if kept is not None and kept.seconds == gradient_s else None
 
 
 def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
@@ -232,24 +225,18 @@ def _kept_or_measured(experiment: Experiment, problem: Problem, threads: int) ->
     return {"seconds": seconds, "date": None, "warnings": warnings}
 
 
-def measured_on(config: RunConfig, gradient_s: float | None, problem: Problem) -> str | None:
-    """Return the date on which the time that a run uses was measured; None for one that is given, or was not kept."""
-    if config.experiment.cluster.mean_gradient_s is not None:
-        return None
-    try:
-        kept = kept_time(_key(config.experiment, problem, config.engine.threads or 1))
-    except CacheUnusable:  # as a line has said
-        return None
-    return None if kept is None or kept.seconds != gradient_s else kept.measured
-
-
 def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, str]:
-    """Return all that the time of a gradient depends on, here and now."""
+    """Return all that the time of a gradient depends on, here and now: also the names of machine and processor."""
     import torch
 
     from dsgd.host.gpu_facts import chosen_device
     from dsgd.problem.problem_digest import structure
 
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError):  # a system without /proc
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        names = re.findall(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+        processor = names[0] if names else processor
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     return {
         "model": repr(experiment.model),
@@ -260,7 +247,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
         "threads": str(threads),
         "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
         "torch": torch.__version__,
-        "machine": machine(),
+        "machine": f"{platform.node()}, {processor}",
     }
 
 

@@ -75,16 +75,25 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         why += f"\nresumes after step {experiment.steps_in(int(samples))}, in epoch {epoch:.1f}"
     if experiment.compile:
         why += "\ncompile: torch.compile translates the model before the first step, which may take minutes"
-    if engine == "sim" and (messages := experiment.ring_messages) > MANY_MESSAGES:
-        rule = f"simulates up to {messages:,} messages, as the square of nodes={experiment.nodes}"
-        fewer = "each million takes a minute or so; cluster.collective=halving_doubling has fewer"
-        why += f"\nwarning: cluster.collective_messages=true {rule}; {fewer}"
+    if engine == "sim" and experiment.cluster.collective_messages:
+        why += _many_messages(experiment)
     if experiment.marks > MOST_MARKS:
         room = f"{METRICS} has room for about {MOST_MARKS:,}, and a run fails beyond it"
         why += f"\nwarning: the budget allows {experiment.marks:,.0f} evaluations, {room}; eval.every_* sets fewer"
     if len(set(experiment.sample_limits.values())) > 1:
         why += f"\n{tightest(experiment)}"
     return Plan(config, engine, why, checkpoint, extended=extended)
+
+
+def _many_messages(experiment: Experiment) -> str:
+    """Warn of sums over all workers in every step that go around rings, where each message is simulated."""
+    nodes, total = experiment.nodes, experiment.total_samples
+    messages = 2 * nodes * (nodes - 1) * (1 if total is None else experiment.steps_in(total))
+    if experiment.cluster.collective != "ring" or not experiment.algo.lockstep or messages <= MANY_MESSAGES:
+        return ""
+    rule = f"simulates up to {messages:,} messages, as the square of nodes={nodes}"
+    fewer = "each million takes a minute or so; cluster.collective=halving_doubling has fewer"
+    return f"\nwarning: cluster.collective_messages=true {rule}; {fewer}"
 
 
 def tightest(experiment: Experiment) -> str:

@@ -61,27 +61,23 @@ class ProgressLine:
         self._progress.update(self._task, completed=max(done), line=line)
 
     def measured(self, mark: Mapping[str, Any], wall_s: float) -> None:
-        """Show loss and accuracy of a mark: on a terminal from the next `moved` on. wall_s: of the host, so far."""
+        """Show loss and accuracy of a mark: on a terminal from the next `moved` on, elsewhere by a line like
+        `gossip: epoch 3.0 of 20, accuracy 0.712, 41 s`. wall_s: of the host, so far."""
         loss, accuracy = mark["test_loss"], mark["test_accuracy"]
         self._measured = "" if loss is None else f", loss {loss:.4g}"
         self._measured += "" if accuracy is None else f", accuracy {accuracy:.2%}"
         if not self._logged:
             return
-        self._waiting = self._line(mark, wall_s)
-        if wall_s >= self._next_s:
-            print(self._waiting, file=sys.stderr, flush=True)
-            self._waiting, self._next_s = "", wall_s + EVERY_S
-
-    def _line(self, mark: Mapping[str, Any], wall_s: float) -> str:
-        """Return a line like `gossip: epoch 3.0 of 20, accuracy 0.712, 41 s`."""
         parts = [f"epoch {mark['epoch']:.1f}"]
         if self._samples_budget:
             parts[0] += f" of {self._samples_budget / self._epoch_samples:.3g}"
         if self._time_budget:
             parts.append(f"{mark['time_s']:.4g} of {self._time_budget:g} s {self._clock}")
-        loss, accuracy = mark["test_loss"], mark["test_accuracy"]
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.3f}")
         elif loss is not None:
             parts.append(f"loss {loss:.4g}")
-        return f"{self._name}: {', '.join(parts)}, {wall_s:.0f} s"
+        self._waiting = f"{self._name}: {', '.join(parts)}, {wall_s:.0f} s"
+        if wall_s >= self._next_s:
+            print(self._waiting, file=sys.stderr, flush=True)
+            self._waiting, self._next_s = "", wall_s + EVERY_S

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsgd.host.launcher import legible
 from dsgd.record.checkpoint_file import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
-from dsgd.record.reader import lines_sha256, number, read_config, read_status
+from dsgd.record.reader import lines_sha256, number, read_config, read_status, read_summary
 from dsgd.record.writer import METRICS
 from dsgd.runner.trust import TRUSTED, check_code, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, with_numbers
@@ -71,16 +71,16 @@ def contents(folder: Path) -> str:
         return "nothing"
     has_checkpoint = (folder / NAME).is_file()
     try:
-        status = read_status(folder)
+        summary = read_summary(folder)
     except ValueError as error:
         if not has_checkpoint:
             raise ConfigError(str(error)) from error
-        status = None  # whatever damaged it, the checkpoint is whole or says so
-    if status in ENDED:
+        summary = None  # whatever damaged it, the checkpoint is whole or says so
+    if summary is not None and summary.get("status") in ENDED:
         return "ended"
     if has_checkpoint:
         return "checkpoint"
-    return "nothing" if status is None and not (folder / METRICS).exists() else "remains"
+    return "nothing" if summary is None and not (folder / METRICS).exists() else "remains"
 
 
 def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,9 @@ SHORT_NUMBER = re.compile("[0-9]{1,18}")
 CHOSEN = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
 
 
+_hints = functools.cache(typing.get_type_hints)  # a sweep builds the same few classes for every job
+
+
 class ConfigError(ValueError):
     """A wrong configuration: one line with the key, what was expected and what was given."""
 
@@ -64,11 +67,6 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
             raise ConfigError(f"{group}.{field.name} must be given, got nothing")
     with prefixed(group):
         return cls(**arguments)
-
-
-@functools.cache  # a sweep builds the same few classes for every job
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def locate(path: Any, group: str) -> Any:

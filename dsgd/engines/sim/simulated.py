@@ -28,7 +28,7 @@ from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.record.checkpoint_file import CheckpointError, check_state, read_state
-from dsgd.runner.gradient_time import GRADIENT_S, foreign_time, measured_on, with_gradient_time
+from dsgd.runner.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
 from dsgd.runner.life import TrainingState, checked_digest, live
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import Checkpoint
@@ -76,7 +76,7 @@ class SimulatedTraining:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
                 self.digest = checked_digest(problem, checkpoint)
-                experiment = with_gradient_time(experiment, plan, problem)
+                experiment, measured_on = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
                 self._data = problem.data
                 if experiment.gradients != "none" and isinstance(self._data, ReadAhead):
@@ -109,9 +109,7 @@ class SimulatedTraining:
         self.devices = [device]
         self.header = {"gradients": chosen.name, "device": device, "threads": chosen.threads}
         self.header[GRADIENT_S] = experiment.cluster.mean_gradient_s
-        self.circumstances = {
-            "gradient_measured": measured_on(plan.config, experiment.cluster.mean_gradient_s, problem)
-        }
+        self.circumstances = {"gradient_measured": measured_on}
         self._computing = [chosen.evaluator.device]
         self._checkpoint_every_s, self._keep_checkpoint = options.checkpoint_every_s, options.keep_checkpoint
 
