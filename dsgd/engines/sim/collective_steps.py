@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from dsgd.engines.sim.collectives import power_of_two, slice_count
@@ -172,20 +172,21 @@ class Collective:
         self.arrived: Counter[tuple[int, int]] = Counter()
 
 
+@dataclass(eq=False)
 class CollectiveMessages:
     """Take all nodes through one collective after the other, each at its own pace: a node that is through with one
     begins the next, while others may still be busy with the one before."""
 
-    def __init__(self, loop: EventLoop, network: Network, ports: Sequence[int], workers: int, steps: Steps) -> None:
-        """ports: of every node. workers: how many of them there are; nodes behind them are always ready."""
-        self._loop = loop
-        self._network = network
-        self._ports = ports
-        self._workers = workers
-        self._steps = steps
-        self._added = 0
-        self._open: dict[int, Collective] = {}  # by number
-        self._ways = [self._way(node) for node in range(len(ports))]
+    _loop: EventLoop
+    _network: Network
+    _ports: Sequence[int]  # of every node
+    _workers: int  # how many of them there are; nodes behind them are always ready
+    _steps: Steps
+    _added: int = 0
+    _open: dict[int, Collective] = field(default_factory=dict)  # by number
+
+    def __post_init__(self) -> None:
+        self._ways = [self._way(node) for node in range(len(self._ports))]
 
     def add(self, n_bytes: float, startup_s: float, done: Callable[[], None] | None) -> Collective:
         """Add a collective behind the others. done: called when all nodes are through."""

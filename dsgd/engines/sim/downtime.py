@@ -46,15 +46,16 @@ class Downtime:
         }
 
 
+@dataclass(eq=False)
 class LockstepFailures:
     """Let one node fail whose steps others wait for. It loses the gradient under way, and computes it again when it has
     been repaired and has its parameters, which a peer keeps. So failures change times, and nothing else."""
 
-    def __init__(self, node: int, outages: Iterator[Outage], downtime: Downtime) -> None:
-        self._node = node
-        self._outages = outages
-        self._downtime = downtime
-        self._down_s = self._up_s = 0.0
+    _node: int
+    _outages: Iterator[Outage]
+    _downtime: Downtime
+
+    def __post_init__(self) -> None:
         self._next()
 
     def _next(self) -> None:

@@ -316,7 +316,8 @@ class Machine:
         if algo.lockstep and not algo.elastic:
             return None
         outages = [outages_of(self.experiment, rank) for rank in range(len(self.nodes))]
-        simulated = (self.loop, self.network, downtime, self.experiment.seed)
+        rngs = [stream("restart", self.experiment.seed, rank) for rank in range(len(self.nodes))]
+        simulated = (self.loop, self.network, downtime, rngs)
         shared = (self.nodes, self.servers, self.message_bytes, outages, *simulated, self._leave, self._enter_again)
         if not algo.elastic:
             return Restarts(*shared)

@@ -188,26 +188,15 @@ class LossyNetwork(Network):
 
     What becomes of a message is drawn from its sender's own stream when it is sent for the first time."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        bytes_per_s: Sequence[float],
-        latency_s: float,
-        chunks_per_message: int,
-        routes: Routes | None,
-        receive_bytes_per_s: Sequence[float] | None,
-        loss: Callable[[int, int], float],
-        retransmit_s: float,
-        seed: int,
-    ) -> None:
-        """loss: the probability, of sender and receiver. retransmit_s: from when a lost message has left the port
-        until it is sent again."""
-        super().__init__(loop, bytes_per_s, latency_s, chunks_per_message, routes, receive_bytes_per_s)
+    def __init__(self, *ports: Any, loss: Callable[[int, int], float], retransmit_s: float, seed: int) -> None:
+        """ports: as for `Network`. loss: the probability, of sender and receiver. retransmit_s: from when a lost
+        message has left the port until it is sent again."""
+        super().__init__(*ports)
         self.lost = 0
         self.resent = 0
         self._loss = loss
         self._retransmit_s = retransmit_s
-        self._rngs = [stream("loss", seed, port) for port in range(len(bytes_per_s))]
+        self._rngs = [stream("loss", seed, port) for port in range(len(self._rate))]
         self._connections: dict[tuple[int, int], deque[Delivery]] = {}  # what has not been delivered, as it was sent
 
     def send_once(self, sender: int, message: PortMessage, lost: Callable[[], None]) -> None:

@@ -113,15 +113,13 @@ class Node:
 class PendingAllReduce:
     """Collect the contributions to one all-reduce, by rank, and its earliest begin and end.
 
-    members: how many of the workers are expected."""
+    missing: how many workers are expected."""
 
-    def __init__(self, nodes: int, members: int, n_bytes: float, parts: int) -> None:
+    def __init__(self, nodes: int, missing: int, n_bytes: float, parts: int) -> None:
         self.tasks: list[Task[Any] | None] = [None] * nodes
         self.contributions: list[Any] = [None] * nodes
         self.steps = [0] * nodes
-        self.missing = members
-        self.n_bytes = n_bytes
-        self.parts = parts
+        self.missing, self.n_bytes, self.parts = missing, n_bytes, parts
         self.begin_s = 0.0  # when the last worker is ready to communicate
         self.end_s = 0.0  # not before the last worker has computed
 

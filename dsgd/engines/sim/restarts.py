@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,9 +18,9 @@ from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.node import Node
 from dsgd.engines.sim.servers import Servers
 from dsgd.optim.optimizer import State
-from dsgd.streams import stream
 
 
+@dataclass(eq=False)
 class Restarts:
     """Fail workers and start them again.
 
@@ -28,32 +29,19 @@ class Restarts:
     random peer that is up, and enters its algorithm with them, at the step that it has come to. Where no peer is up it
     goes on from the parameters that it had."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        servers: Servers,
-        message_bytes: float,
-        outages: Sequence[Iterator[Outage]],
-        loop: EventLoop,
-        network: Network,
-        downtime: Downtime,
-        seed: int,
-        leave: Callable[[int], None],
-        enter: Callable[[Node], None],
-    ) -> None:
-        """outages: of each node. leave: called when a rank has failed. enter: the algorithm on a node."""
-        self._nodes = nodes
-        self._servers = servers
-        self._message_bytes = message_bytes
-        self._outages = outages
-        self._loop = loop
-        self._network = network
-        self._downtime = downtime
-        self._rngs = [stream("restart", seed, rank) for rank in range(len(nodes))]
-        self._send = servers.send
-        self._leave = leave
-        self._enter = enter
-        self._places = [0] * len(nodes)  # of each node's latest outage in the downtime
+    _nodes: Sequence[Node]
+    _servers: Servers
+    _message_bytes: float
+    _outages: Sequence[Iterator[Outage]]  # of each node
+    _loop: EventLoop
+    _network: Network
+    _downtime: Downtime
+    _rngs: Sequence[np.random.Generator]  # of each node
+    _leave: Callable[[int], None]  # called when a rank has failed
+    _enter: Callable[[Node], None]  # the algorithm on a node
+
+    def __post_init__(self) -> None:
+        self._outage_indices = [0] * len(self._nodes)  # of each node's latest outage in the downtime
 
     def await_failure(self, rank: int) -> None:
         """Let a worker that is up fail when its next outage begins, or at once if one lasts."""
@@ -71,7 +59,7 @@ class Restarts:
         begin_s, end_s = node.computing
         if end_s > now_s:
             self._downtime.lost.append((rank, begin_s, now_s))
-        self._places[rank] = len(self._downtime.down)
+        self._outage_indices[rank] = len(self._downtime.down)
         self._downtime.down.append((rank, now_s, inf))
         node.fail(now_s)
         self._leave(rank)
@@ -97,14 +85,14 @@ class Restarts:
         if node.down:  # it has failed since
             self._restore(rank)
             return
-        self._send(peer, [(rank, self._message_bytes, self._take, (rank, node.worker.x.clone()))])
+        self._servers.send(peer, [(rank, self._message_bytes, self._take, (rank, node.worker.x.clone()))])
 
     def _serve_part(self, rank: int, shard: int, parts: list[Tensor | None]) -> None:
         servers = self._servers
         if servers.failures is not None and servers.failures.holds(shard, self._serve_part, rank, shard, parts):
             return
         arguments = (rank, shard, servers.shards[shard].server.x.clone(), parts)
-        self._send(servers.ports[shard], [(rank, self._message_bytes / len(parts), self._take_part, arguments)])
+        servers.send(servers.ports[shard], [(rank, self._message_bytes / len(parts), self._take_part, arguments)])
 
     def _take_part(self, rank: int, shard: int, part: Tensor, parts: list[Tensor | None]) -> None:
         parts[shard] = part
@@ -117,7 +105,7 @@ class Restarts:
         self._restart(rank)
 
     def _restart(self, rank: int) -> None:
-        node, index = self._nodes[rank], self._places[rank]
+        node, index = self._nodes[rank], self._outage_indices[rank]
         self._downtime.down[index] = (*self._downtime.down[index][:2], self._loop.now)
         node.down = False
         node.published = (node.worker.x.clone(), node.worker.steps)
@@ -125,6 +113,7 @@ class Restarts:
         self.await_failure(rank)
 
 
+@dataclass(eq=False, kw_only=True)
 class ElasticRestarts(Restarts):
     """Fail workers that average with each other, and take them in again.
 
@@ -133,12 +122,11 @@ class ElasticRestarts(Restarts):
     that a copy of itself needs, one message of the size of x. From this step on all expect the worker, which begins it
     when the message has arrived. Where no worker is up it goes on alone, from the parameters that it had."""
 
-    def __init__(self, *shared: Any, join: Callable[[Node], None]) -> None:
-        """shared: as for `Restarts`. join: has all workers expect a node in the average that it enters next."""
-        super().__init__(*shared)
-        self._join = join
-        self._asking: dict[int, list[int]] = {}  # by member, those whom it answers when it begins a step
-        self._entering: set[int] = set()  # whose copy is under way
+    join: Callable[[Node], None]  # has all workers expect a node in the average that it enters next
+    _asking: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # by member: whom it answers at its next step
+    _entering: set[int] = field(default_factory=set)  # whose copy is under way
 
     def begin_step(self, rank: int) -> None:
         """Let a member that begins a step hand a copy of itself to those who have asked for one."""
@@ -164,7 +152,7 @@ class ElasticRestarts(Restarts):
         elif not up:
             node = self._nodes[rank]
             node.collectives = max(each.collectives for each in self._nodes)
-            self._join(node)
+            self.join(node)
             self._restart(rank)
 
     def _serve(self, rank: int, peer: int) -> None:
@@ -179,8 +167,9 @@ class ElasticRestarts(Restarts):
         kept = {name: vector.clone() for name, vector in peer.worker.kept.items()}
         vectors = (peer.worker.x.clone(), kept, copy.deepcopy(peer.optimizer_state), peer.buffers.clone())
         self._entering.add(worker.rank)
-        self._join(node)
-        self._send(peer.worker.rank, [(worker.rank, self._message_bytes, self._take_copy, (node, *vectors))])
+        self.join(node)
+        message = (worker.rank, self._message_bytes, self._take_copy, (node, *vectors))
+        self._servers.send(peer.worker.rank, [message])
 
     def _take_copy(
         self, node: Node, x: Tensor, kept: dict[str, Tensor], optimizer_state: State | None, buffers: Tensor

@@ -22,6 +22,7 @@ from dsgd.worker import Call
 Answers = dict[int, Tensor | None]  # of the shards to one call, as they arrive
 
 
+@dataclass(eq=False)
 class ServerFailures:
     """Fail servers and start them again.
 
@@ -29,23 +30,17 @@ class ServerFailures:
     its latest one, every `checkpoint_s` seconds from the start, and all updates since then are lost, of this shard
     alone; with 0 it has a replica, and loses nothing."""
 
-    def __init__(
-        self,
-        shards: Sequence[Shard],
-        outages: Sequence[Iterator[Outage]],
-        checkpoint_s: float,
-        loop: EventLoop,
-        downtime: Downtime,
-    ) -> None:
-        """outages: of each shard, until it has its state again."""
-        self._shards = shards
-        self._outages = outages
-        self._checkpoint_s = checkpoint_s
-        self._loop = loop
-        self._downtime = downtime
-        self._waiting: list[list[tuple[Callable[..., None], Any]] | None] = [None] * len(shards)  # of those down
-        self._numbers = [0] * len(shards)  # of the latest checkpoints
-        self._checkpoints = [self._state(shard) for shard in shards]
+    _shards: Sequence[Shard]
+    _outages: Sequence[Iterator[Outage]]  # of each shard, until it has its state again
+    _checkpoint_s: float
+    _loop: EventLoop
+    _downtime: Downtime
+
+    def __post_init__(self) -> None:
+        k = len(self._shards)
+        self._waiting: list[list[tuple[Callable[..., None], Any]] | None] = [None] * k  # of those down
+        self._numbers = [0] * k  # of the latest checkpoints
+        self._checkpoints = [self._state(shard) for shard in self._shards]
 
     def begin(self) -> None:
         """Let every server wait for its first failure."""

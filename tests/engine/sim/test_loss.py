@@ -25,7 +25,7 @@ LOSS, AGAIN_S, SEED = 0.4, 0.7, 5
 
 def lossy(rates: list[float], latency_s: float, chunks: int = 1) -> tuple[EventLoop, LossyNetwork]:
     loop = EventLoop()
-    return loop, LossyNetwork(loop, rates, latency_s, chunks, None, None, lambda *_: LOSS, AGAIN_S, SEED)
+    return loop, LossyNetwork(loop, rates, latency_s, chunks, loss=lambda *_: LOSS, retransmit_s=AGAIN_S, seed=SEED)
 
 
 def play(loop: EventLoop) -> None:
