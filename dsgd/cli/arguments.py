@@ -91,6 +91,11 @@ def opened(arguments: Sequence[str]) -> list[str]:
     return [f"++{text}" if text.startswith(free) else text for text in arguments]
 
 
+def key_of(override: str) -> str:
+    """Return the key of an override, without a sign before it."""
+    return override.lstrip("+").partition("=")[0]
+
+
 def as_typed(override: str) -> str:
     """Return an override as it was before `opened`."""
     return override.removeprefix("++") if override.startswith(tuple(f"++{key}" for key in FREE)) else override

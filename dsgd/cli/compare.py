@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import os
 import sys
@@ -13,9 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, check_quotes, opened, version_line
+from dsgd.cli.arguments import Parser, check_quotes, key_of, opened, version_line
 from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
-from dsgd.cli.compose import ConfigTree, plain
+from dsgd.cli.compose import ConfigTree, options_of
 from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
@@ -24,7 +23,6 @@ from dsgd.cli.plot import LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
 from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
-from dsgd.cli.wrong_keys import did_you_mean
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
 from dsgd.host.signals import Interruption
@@ -112,8 +110,7 @@ def compare(
     check_quotes(overrides)
     settings, contender_overrides = [], []
     for text in opened(overrides):
-        group = text.lstrip("+").partition("=")[0].partition(".")[0]
-        (settings if group in ("compare", "slurm") else contender_overrides).append(text)
+        (settings if key_of(text).partition(".")[0] in ("compare", "slurm") else contender_overrides).append(text)
     config_dir = str(Path(config_dir).resolve()) if config_dir else None
     options = compare_options([word for word in settings if not _is_of_slurm(word)], config_dir)
     of_slurm = [word for word in settings if _is_of_slurm(word)]
@@ -155,17 +152,7 @@ def compare(
 
 def compare_options(overrides: Sequence[str], config_dir: str | None = None) -> CompareOptions:
     """Build the options of a comparison from `compare.KEY=VALUE`. Raises ConfigError."""
-    fields = list(CompareOptions.__dataclass_fields__)
-    for word in overrides:
-        key = word.lstrip("+").partition("=")[0].removeprefix("compare.").partition(".")[0]
-        if key not in fields:
-            near = did_you_mean([f"compare.{name}" for name in difflib.get_close_matches(key, fields)])
-            raise ConfigError(f"compare.{key} is not a key of compare{near or '; it has ' + ', '.join(fields)}")
-    tree = ConfigTree(config_dir, "compare")
-    for override in tree.parse(overrides):
-        if override.is_sweep_override():
-            raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
-    values = plain(tree.load(overrides))["compare"]
+    values = options_of(CompareOptions, "compare", overrides, config_dir, "compare")
     if values["crossing"] is not None:  # whose unit the bracket has
         with prefixed(None):
             values["bracket"] = without_units(values["bracket"], str(values["crossing"]))

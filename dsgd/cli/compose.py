@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,14 +30,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.cli.arguments import BY_NODE, RUN_FOLDER, SWEEP_FOLDER, as_typed, check_hydra, one_line, opened
+from dsgd.cli.arguments import BY_NODE, RUN_FOLDER, SWEEP_FOLDER, as_typed, check_hydra, key_of, one_line, opened
 from dsgd.cli.folders import remove_empty
-from dsgd.cli.wrong_keys import did_you_mean, has_key, method_elsewhere, suggestion, unknown_key
+from dsgd.cli.wrong_keys import misplaced, suggestion, unknown_choice, without_value
 from dsgd.report.units import without_units
 from dsgd.runner.configuration import KEYS, SweepOptions
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
-from dsgd.runner.withdrawn import explained
 
 if TYPE_CHECKING:
     from dsgd.engines.dist.launch.meeting import Joined
@@ -230,7 +229,7 @@ class ConfigTree:
             longest = max(overrides, key=len)
             raise ConfigError(f"an override must not be so deep, got {shown(longest)}") from error
         except OverrideParseException as error:
-            if text := self._without_value(as_typed(str(error.override))):
+            if text := without_value(as_typed(str(error.override)), {group: self.choices(group) for group in GROUPS}):
                 raise ConfigError(text) from error
             reason = error.message.partition("\n")[0]
             rule = "an override must be key=value, with quotes around unusual characters, as in \"key='Größe 1'\""
@@ -250,53 +249,20 @@ class ConfigTree:
                 raise ConfigError(f"{key} must be the name of one choice, got {override.get_value_string()}")
         return parsed
 
-    def _without_value(self, text: str) -> str:
-        """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
-        if not re.fullmatch(r"[\w./@-]+", text):
-            return ""
-        groups = [group for group in GROUPS if text in self.choices(group)]
-        way = did_you_mean([f"{group}={text}" for group in groups]) or f"; as in {text}=VALUE"
-        return f"an override must be key=value, got {text}{way}"
-
     def _explained(self, error: Exception, overrides: Sequence[str]) -> str:
         """Return why Hydra does not compose overrides, in one line that names the key, with near names for unknown
         ones."""
         if isinstance(error, MissingConfigException) and error.options and error.missing_cfg_file:
             group, _, choice = error.missing_cfg_file.rpartition("/")
-            known = error.options
-            if line := explained(f"{group}={choice}"):
-                return line
-            named = method_elsewhere(choice) if group == "algo" else None
-            hint = f"; that is algo={named} here" if named else suggestion(choice, known)
-            return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"
+            return unknown_choice(group, choice, error.options)
         if isinstance(error, MissingConfigException) and error.missing_cfg_file == self.config_name:
             return f"--config-name must be a configuration there is, got {self.config_name}"
-        if text := self._misplaced(self.parse(overrides)):
-            return text
+        parsed = self.parse(overrides)
+        with suppress(HydraException, OmegaConfBaseException, YAMLError, ValueError):  # of a choice, or of a file
+            choices = [str(item.input_line) for item in parsed if _chooses(item)]
+            if text := misplaced(parsed, self.loader.load_configuration(self.config_name, choices, RunMode.RUN)):
+                return text
         return _reason(error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error)
-
-    def _misplaced(self, parsed: Sequence[Override]) -> str | None:
-        """Return an error text for the first override of a key that does not exist, or that adds one that does."""
-        choices = [item for item in parsed if _chooses(item)]
-        try:
-            texts = [str(item.input_line) for item in choices]
-            whole = self.loader.load_configuration(self.config_name, texts, RunMode.RUN)
-        except (HydraException, OmegaConfBaseException, YAMLError, ValueError):  # of a choice, or of a file
-            return None
-        added = [item.key_or_group for item in parsed if item.is_add() or item.is_force_add()]
-        for override in parsed:
-            key = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
-            exists = key in whole.hydra.runtime.choices or has_key(whole, key)
-            if override.is_add() and exists and not isinstance(override.value(), dict | list):
-                return f"{key} must be given without +, as it is there already, got {override.input_line}"
-            if any(key == other or key.startswith(f"{other}.") for other in added):
-                continue
-            inner = override.value() if exists and override.type is OverrideType.CHANGE else None
-            names = [f"{key}.{name}" for name in inner] if isinstance(inner, dict) else []
-            for name in names if exists else [key]:
-                if not has_key(whole, name):
-                    return unknown_key(name, whole)
-        return None
 
 
 def _chooses(override: Override) -> bool:
@@ -310,6 +276,23 @@ def _reason(error: BaseException) -> str:
         return one_line(error)
     message, _, _ = str(error).partition(f"\n    full_key: {error.full_key}")
     return f"{error.full_key}: {one_line(message)}"
+
+
+def options_of(cls: Any, group: str, overrides: Sequence[str], config_dir: str | None, file: str) -> dict[str, Any]:
+    """Return the values of a group that is a command's and no part of a run: `compare` or `slurm`.
+
+    cls: of its options. overrides: `GROUP.KEY=VALUE`, of which each must have one value, or `GROUP=CHOICE` where the
+    file, with which the configuration begins, has choices. Raises ConfigError."""
+    tree, fields = ConfigTree(config_dir, file), list(cls.__dataclass_fields__)
+    for override in overrides:
+        key = key_of(override).removeprefix(f"{group}.").partition(".")[0]
+        if key not in fields and not (key == group and group in tree.groups):
+            near = suggestion(key, fields, f"{group}.")
+            raise ConfigError(f"{group}.{key} is not a key of {group}{near or '; it has ' + ', '.join(fields)}")
+    for parsed in tree.parse(overrides):
+        if parsed.is_sweep_override():
+            raise ConfigError(f"{parsed.key_or_group} must be one value, got {parsed.get_value_string()}")
+    return plain(tree.load(overrides)).get(group) or {}
 
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:

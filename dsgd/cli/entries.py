@@ -11,7 +11,7 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import Axis, Values
 from dsgd.runner.configuration import configure
-from dsgd.runner.values import ConfigError, shown
+from dsgd.runner.values import ConfigError, shown, value_at
 from dsgd.sweep.manifest import identity
 
 FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for
@@ -47,12 +47,12 @@ class Entry:
         return str(self.values["algo"]["name"])
 
 
+@dataclass(frozen=True)
 class Composer:
-    """Composes the runs of contenders. tree: the configuration files. options: of the comparison."""
+    """Composes the runs of contenders."""
 
-    def __init__(self, tree: ConfigTree, options: CompareOptions) -> None:
-        self._tree = tree
-        self._options = options
+    _tree: ConfigTree
+    _options: CompareOptions
 
     def entries(self, overrides: Sequence[str]) -> list[Entry]:
         """Return the contenders of a command line. Raises ConfigError."""
@@ -110,7 +110,7 @@ class Composer:
                 raise ConfigError(f"{option} must not name {key}, which all runs have in common")
             if any(axis.key == key for entry in entries for axis in entry.axes):
                 raise ConfigError(f"{option} must not name {key}, which is tuned")
-            if len({shown(_at(entry.values, key)) for entry in entries}) > 1:
+            if len({shown(value_at(entry.values, key, _NOTHING)) for entry in entries}) > 1:
                 raise ConfigError(f"{option} must not name {key}, by which contenders differ")
 
     def _runs(self, entry: Entry, point: Values, seeds: Sequence[int], others: Sequence[str]) -> list[Job]:
@@ -204,15 +204,7 @@ def checked_seed(seed: Any) -> int:
 
 
 def _has(values: Mapping[str, Any], key: str) -> bool:
-    return _at(values, key) is not _NOTHING
-
-
-def _at(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key; _NOTHING if there is none."""
-    inner: Any = values
-    for part in key.split("."):
-        inner = inner.get(part, _NOTHING) if isinstance(inner, Mapping) else _NOTHING
-    return inner
+    return value_at(values, key, _NOTHING) is not _NOTHING
 
 
 def _target(entry: Entry) -> list[str]:

@@ -7,7 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -29,8 +29,7 @@ from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
 from dsgd.safe_text import for_terminal
-from dsgd.sweep import slurm
-from dsgd.sweep import slurm_jobs as submission
+from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 from dsgd.sweep.slurm_jobs import FINISHED, WAITING
 
@@ -53,25 +52,17 @@ class Runner(Protocol):
         ...
 
 
+@dataclass
 class LocalRunner:
-    """Runs jobs on this machine. folder: of the comparison. at_once: how many at a time; None: one a core. tally:
-    counts the runs of all calls."""
+    """Runs jobs on this machine."""
 
-    def __init__(
-        self,
-        folder: Path,
-        config_dir: str | None,
-        interruption: Interruption,
-        tally: Tally,
-        at_once: int | None = None,
-    ) -> None:
-        self._folder = folder
-        self._config_dir = config_dir
-        self._interruption = interruption
-        self._tally = tally
-        self._at_once = at_once
-        self._printed: set[str] = set()  # lines that all runs have in common come once
-        self._loaded: dict[str, OwnSets] = {}  # data of a user's function, by what is asked of it
+    _folder: Path  # of the comparison
+    _config_dir: str | None
+    _interruption: Interruption
+    _tally: Tally  # counts the runs of all calls
+    _at_once: int | None = None  # how many at a time; None: one a core
+    _printed: set[str] = field(default_factory=set)  # lines that all runs have in common come once
+    _loaded: dict[str, OwnSets] = field(default_factory=dict)  # data of a user's function, by what is asked of it
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.values, job.overrides, self._config_dir) for job in jobs]
@@ -134,14 +125,14 @@ class SlurmRunner:
                     "cluster.gradient_s must be given with compare.on=slurm, as every job would measure its own"
                 )
         points = {point.id: point for point in (point_of(job.values, job.overrides, self._config_dir) for job in jobs)}
-        largest = slurm.largest_array()
+        largest = slurm_jobs.largest_array()
         with locked(self._folder) as writer:
-            sweep = submission.recover(writer, self._folder)
-            states = {state.point.id: state.name for state in submission.states(sweep)[0]}
+            sweep = slurm_jobs.recover(writer, self._folder)
+            states = {state.point.id: state.name for state in slurm_jobs.states(sweep)[0]}
             writer.points([point for key, point in points.items() if key not in sweep.points])
             missing = [points[key] for key in points if states.get(key) not in (*FINISHED, *WAITING)]
             if missing:
-                submission.submit(writer, self._folder, missing, self._site, self._words, largest, print_job)
+                slurm_jobs.submit(writer, self._folder, missing, self._site, self._words, largest, print_job)
         if waiting := sum(states.get(key) not in FINISHED for key in points):
             raise Unfinished(
                 f"{waiting} runs are with SLURM (dsgd-sweep status --folder {shlex.quote(str(self._folder))}); "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dsgd.cli.arguments import key_of
 from dsgd.sweep.manifest import Point
 
 # Keys of `slurm` that run nothing.
@@ -21,7 +22,7 @@ def code_of_point(point: Point, slurm_overrides: Sequence[str]) -> str | None:
     if point.config_dir is not None:
         return f"--config-dir {point.config_dir}"
     for word in slurm_overrides:
-        if word.lstrip("+").partition("=")[0].removeprefix("slurm.") not in HARMLESS:
+        if key_of(word).removeprefix("slurm.") not in HARMLESS:
             return word
     if flags := [text for text in point.overrides if text.startswith("-")]:
         return flags[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import shlex
 import sys
 from collections import Counter
@@ -13,14 +12,14 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
+from dsgd.cli.arguments import Parser, check_quotes, key_of, one_line, version_line
 from dsgd.cli.folders import check_writable
 from dsgd.cli.stored_sweep import code_of_point
 from dsgd.host.terminal import table_console
 from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
 from dsgd.safe_text import for_terminal
-from dsgd.sweep import slurm, slurm_jobs
+from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
 from dsgd.sweep.slurm_jobs import FINISHED, STATES, WAITING, PointState, finished, states
@@ -91,8 +90,7 @@ def _submit(options: argparse.Namespace) -> int:
     check_quotes(options.overrides)
     slurm_overrides, overrides = [], []
     for text in options.overrides:
-        bare = text.lstrip("+")
-        (slurm_overrides if bare.partition("=")[0].partition(".")[0] == "slurm" else overrides).append(text)
+        (slurm_overrides if key_of(text).partition(".")[0] == "slurm" else overrides).append(text)
     if not overrides:
         raise ValueError("submit must be given overrides, like algo=sync,gossip nodes=8,16, got none")
     config_dir = str(Path(options.config_dir).resolve()) if options.config_dir else None
@@ -106,7 +104,7 @@ def _submit(options: argparse.Namespace) -> int:
         _print_demand(arrays, site)
         return 0
     check_writable(folder, "--folder")
-    largest = slurm.largest_array()
+    largest = slurm_jobs.largest_array()
     with locked(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         known = [state for state in states(sweep)[0] if state.point.id in points]
@@ -126,25 +124,13 @@ def _submit(options: argparse.Namespace) -> int:
 
 def site_of(slurm_overrides: Sequence[str], config_dir: str | None) -> Site:
     """Build the site. slurm_overrides: the slurm.KEY=VALUE and slurm=FILE of a command line."""
-    from dsgd.cli.compose import ConfigTree, plain
-    from dsgd.cli.wrong_keys import did_you_mean
+    from dsgd.cli.compose import options_of
     from dsgd.runner.values import build
 
-    fields = list(Site.__dataclass_fields__)
-    overrides = []
-    for word in slurm_overrides:
-        bare = word.lstrip("+")
-        key = bare.partition("=")[0].removeprefix("slurm.").partition(".")[0]
-        if key not in ("slurm", *fields):
-            near = did_you_mean([f"slurm.{name}" for name in difflib.get_close_matches(key, fields)])
-            raise ValueError(f"slurm.{key} is not a key of slurm{near or '; it has ' + ', '.join(fields)}")
-        # a file of the user's need not have every key: set or add
-        overrides.append(bare if bare.startswith("slurm=") else f"++{bare}")
-    tree = ConfigTree(config_dir, "sweep")
-    for override in tree.parse(overrides):
-        if override.is_sweep_override():
-            raise ValueError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
-    return build(Site, plain(tree.load(overrides)).get("slurm") or {}, "slurm")
+    bare = [text.lstrip("+") for text in slurm_overrides]
+    # a file of the user's need not have every key: set or add
+    overrides = [text if text.startswith("slurm=") else f"++{text}" for text in bare]
+    return build(Site, options_of(Site, "slurm", overrides, config_dir, "sweep"), "slurm")
 
 
 def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point]:
@@ -271,14 +257,14 @@ def _cancel(options: argparse.Namespace) -> int:
             print("nothing to cancel: no such point is in the queue")
             return 0
         writer.cancelled([state.point for state in waiting])
-        slurm.cancel([state.task for state in waiting if state.task is not None])
+        slurm_jobs.cancel([state.task for state in waiting if state.task is not None])
     print(f"cancelled: {_plural(len(waiting), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
     return 0
 
 
 def _retry(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
-    largest = slurm.largest_array()
+    largest = slurm_jobs.largest_array()
     read(folder)  # not to make a folder and a lock where there is no sweep
     with locked(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)

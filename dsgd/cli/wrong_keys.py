@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from dsgd.runner.withdrawn import explained
@@ -91,8 +93,45 @@ def unknown_key(key: str, config: DictConfig) -> str:
     return f"{key} is not a key of the configuration; {group} has {', '.join(siblings)}"
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    return did_you_mean(difflib.get_close_matches(word, known))
+def unknown_choice(group: str, choice: str, known: Sequence[str]) -> str:
+    """Return an error text for a choice that a group does not have."""
+    if line := explained(f"{group}={choice}"):
+        return line
+    named = method_elsewhere(choice) if group == "algo" else None
+    hint = f"; that is algo={named} here" if named else suggestion(choice, known)
+    return f"{group} must be one of {', '.join(known)}, got {choice!r}{hint}"
+
+
+def without_value(text: str, choices: Mapping[str, Sequence[str]]) -> str:
+    """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
+    if not re.fullmatch(r"[\w./@-]+", text):
+        return ""
+    groups = [group for group, names in choices.items() if text in names]
+    way = did_you_mean([f"{group}={text}" for group in groups]) or f"; as in {text}=VALUE"
+    return f"an override must be key=value, got {text}{way}"
+
+
+def misplaced(parsed: Sequence[Override], whole: DictConfig) -> str | None:
+    """Return an error text for the first override of a key that a configuration lacks, or that adds one that it has."""
+    added = [item.key_or_group for item in parsed if item.is_add() or item.is_force_add()]
+    for override in parsed:
+        key = override.key_or_group if override.package is None else f"{override.key_or_group}@{override.package}"
+        exists = key in whole.hydra.runtime.choices or _has_key(whole, key)
+        if override.is_add() and exists and not isinstance(override.value(), dict | list):
+            return f"{key} must be given without +, as it is there already, got {override.input_line}"
+        if any(key == other or key.startswith(f"{other}.") for other in added):
+            continue
+        inner = override.value() if exists and override.type is OverrideType.CHANGE else None
+        names = [f"{key}.{name}" for name in inner] if isinstance(inner, dict) else []
+        for name in names if exists else [key]:
+            if not _has_key(whole, name):
+                return unknown_key(name, whole)
+    return None
+
+
+def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """Return which known names may be meant by a word, each behind a prefix; empty where none is near."""
+    return did_you_mean([prefix + name for name in difflib.get_close_matches(word, known)])
 
 
 def did_you_mean(near: Sequence[str]) -> str:
@@ -106,7 +145,7 @@ def _flat_keys(values: Any, prefix: str = "") -> list[str]:
     return list(itertools.chain(*keys))
 
 
-def has_key(config: DictConfig, key: str) -> bool:
+def _has_key(config: DictConfig, key: str) -> bool:
     """Return whether a configuration has a dotted key, with or without a value."""
     parent, _, leaf = key.rpartition(".")
     node = OmegaConf.select(config, parent) if parent else config

@@ -15,7 +15,7 @@ from dsgd.record.checkpoint_file import NAME, CheckpointError, check_header, fin
 from dsgd.record.reader import lines_sha256, number, read_config, read_status, read_summary
 from dsgd.record.writer import METRICS
 from dsgd.runner.trust import TRUSTED, check_code, code_of
-from dsgd.runner.values import CHOSEN, ConfigError, with_numbers
+from dsgd.runner.values import CHOSEN, ConfigError, value_at, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.
 FREE_TO_CHANGE = ("resume", "track", "wandb", "tensorboard", "mlflow")
@@ -231,15 +231,8 @@ def _compare_typed(text: str, stored: Mapping[str, Any], given: Mapping[str, Any
         except ConfigError as error:
             raise ConfigError(f"{error} of {text}") from error
         return
-    path = [key, "name"] if key in CHOSEN else key.split(".")
-    compare(_at(with_numbers(stored), path), _at(with_numbers(given), path), ".".join(path), CHECKPOINT)
-
-
-def _at(values: Any, path: Sequence[str]) -> Any:
-    """Return the value at a path of keys, None if there is none."""
-    for key in path:
-        values = values.get(int(key) if key.isdecimal() else key) if isinstance(values, Mapping) else None
-    return values
+    key = f"{key}.name" if key in CHOSEN else key
+    compare(value_at(with_numbers(stored), key), value_at(with_numbers(given), key), key, CHECKPOINT)
 
 
 def has_configuration(folder: Path, values: Mapping[str, Any]) -> bool:

@@ -137,6 +137,15 @@ def with_numbers(value: Any) -> Any:
     }
 
 
+def value_at(values: Any, key: str, missing: Any = None) -> Any:
+    """Return the value of a dotted key, `missing` if there is none."""
+    for part in key.split("."):
+        if not isinstance(values, Mapping):
+            return missing
+        values = values.get(part, values.get(int(part), missing) if part.isdecimal() else missing)
+    return values
+
+
 def shown(value: Any) -> str:
     """Return a value as it may stand in a line."""
     try:

@@ -1,8 +1,13 @@
-"""Submit points of a sweep as jobs of SLURM, noted in the manifest before and after, and tell the states of points."""
+"""Submit points of a sweep as jobs of SLURM, noted in the manifest before and after, and tell the states of points.
+
+Each command of SLURM ends within a minute, or raises an error of one line."""
 
 from __future__ import annotations
 
+import re
 import secrets
+import shutil
+import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +15,6 @@ from typing import Any
 
 from dsgd.record.reader import read_last_mark, read_status, read_summary
 from dsgd.record.written import check_inside, make_inside, write_atomically
-from dsgd.sweep import slurm
 from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, cannot_write, read
 from dsgd.sweep.site import JobSize, Site, job_size, script
 
@@ -19,6 +23,19 @@ FINISHED = ("completed", "diverged")
 WAITING = ("running", "pending", "submitting")
 # In the order of a table. lost: it is neither in the queue nor has its record an end.
 STATES = (*FINISHED, *WAITING, "interrupted", "failed", "cancelled", "lost", "unsubmitted")
+WAIT_S = 60.0
+MISSING = "{} must be on the PATH (a login node of SLURM has it), got none"
+# States in which SLURM has not ended a job; it has ended jobs in all other states.
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
+
+
+class SlurmError(ValueError):
+    """Says in one line which command of SLURM is missing or has failed."""
+
+
+class NoAnswer(SlurmError):
+    """Says that a command gave no answer in time; SLURM may still have done what was asked."""
 
 
 def arrays(points: Iterable[Point], site: Site) -> dict[JobSize, list[Point]]:
@@ -60,10 +77,10 @@ def submit(
             write_atomically(path, script(_job_name(token), part, folder, size, site).encode())
             writer.submitting(token, part, slurm_overrides)
             try:
-                job = slurm.submit(path, len(part), site.at_once, Path.cwd(), log(folder, "%A_%a"))
-            except slurm.NoAnswer:
+                job = _submit_array(path, len(part), site.at_once, Path.cwd(), log(folder, "%A_%a"))
+            except NoAnswer:
                 raise  # `recover` will find out
-            except slurm.SlurmError as error:
+            except SlurmError as error:
                 writer.refused(token, str(error))
                 raise
             writer.submitted(token, job)
@@ -74,7 +91,7 @@ def recover(writer: ManifestWriter, folder: Path) -> Sweep:
     """Read a sweep, after asking SLURM about submissions whose outcome is not noted because their submitter died."""
     sweep = read(folder) if (folder / MANIFEST).exists() else Sweep(folder)
     for token in sweep.submitting:
-        job = slurm.find_job(_job_name(token))
+        job = _find_job(_job_name(token))
         if job is None:
             writer.refused(token, "it never came to SLURM")
         else:
@@ -113,12 +130,12 @@ def states(sweep: Sweep) -> tuple[list[PointState], str | None]:
     summaries = {key: read_summary(sweep.folder / point.folder) or {} for key, point in sweep.points.items()}
     unfinished = {key for key, summary in summaries.items() if summary.get("status") not in FINISHED}
     tasks = {sweep.tasks[key] for key in unfinished & sweep.tasks.keys()}
-    queued = slurm.queue(_jobs(tasks))
+    queued = _queue(_jobs(tasks))
     ended, problem = {}, None
     if forgotten := tasks - queued.keys():
         try:
-            ended = slurm.accounting(_jobs(forgotten))
-        except slurm.SlurmError as error:  # a site may have no data base: records say most of it
+            ended = _accounting(_jobs(forgotten))
+        except SlurmError as error:  # a site may have no data base: records say most of it
             problem = str(error)
     submitting = {key for points in sweep.submitting.values() for key in points}
     point_states = []
@@ -147,9 +164,9 @@ def state(summary: Mapping[str, Any], job: str, reason: str, cancelled: bool) ->
     status = summary.get("status")
     if status in FINISHED:
         return str(status), ""
-    if job in slurm.PENDING:
+    if job in PENDING:
         return "pending", reason if reason != "None" else ""
-    if job in slurm.RUNNING:
+    if job in RUNNING:
         return "running", ""
     if cancelled:
         return "cancelled", ""
@@ -173,3 +190,75 @@ def _of_task(queued: Mapping[str, tuple[str, str]], task: str) -> tuple[str, str
     nothing = ("", "")
     whole = queued.get(task.partition("_")[0], nothing)
     return queued.get(task, whole if whole[0] == "CANCELLED" else nothing)
+
+
+def _submit_array(path: Path, indices: int, at_once: int | None, folder: Path, output: Path) -> str:
+    """Submit an array with tasks 0 to indices - 1; returns the number of the job.
+
+    folder: where it runs. output: what it prints, with SLURM's %A and %a. Raises SlurmError."""
+    array = f"--array=0-{indices - 1}" + (f"%{at_once}" if at_once else "")
+    # as arguments, because lines of #SBATCH cannot hold every name of a folder
+    places = [f"--chdir={folder}", f"--output={output}"]
+    printed = _call("sbatch", "--parsable", array, *places, str(path)).strip()
+    job = printed.partition(";")[0]  # the cluster follows, where there are several
+    if not job.isdecimal():
+        raise SlurmError(f"sbatch must print the number of the job, got {printed!r}")
+    return job
+
+
+def largest_array() -> int:
+    """Return how many tasks an array may have. Raises SlurmError where nothing can be submitted."""
+    if shutil.which("sbatch") is None:
+        raise SlurmError(MISSING.format("sbatch"))
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"), re.MULTILINE)
+    return int(match[1]) if match else 1001  # SLURM's default
+
+
+def _queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return state and reason of the array tasks (like 12_3) of these jobs, if SLURM's controller remembers them."""
+    if not jobs:
+        return {}
+    chosen = ["--noheader", "--array", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%r"]
+    try:
+        printed = _call("squeue", *chosen)
+    except SlurmError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        return {}  # it has forgotten all of them
+    rows = (line.split("|", 2) for line in printed.splitlines() if line.count("|") >= 2)
+    return {task: (state, reason) for task, state, reason in rows}
+
+
+def _find_job(name: str) -> str | None:
+    """Return the number of the job of this name; None if there is none."""
+    printed = _call("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F").split()
+    return printed[0] if printed else None
+
+
+def _accounting(jobs: Sequence[str]) -> dict[str, str]:
+    """Return how the array tasks of these jobs ended, from SLURM's data base. Raises SlurmError if there is none."""
+    chosen = ["--noheader", "--allocations", "--parsable2", f"--jobs={','.join(jobs)}", "--format=JobID,State"]
+    rows = (line.split("|", 1) for line in _call("sacct", *chosen).splitlines() if "|" in line)
+    return {task: state.split()[0] for task, state in rows if state}  # CANCELLED by 1000
+
+
+def cancel(tasks: Sequence[str]) -> None:
+    """Cancel array tasks, like 12_3."""
+    for start in range(0, len(tasks), 500):  # a command line has a limit
+        _call("scancel", *tasks[start : start + 500])
+
+
+def _call(*command: str) -> str:
+    """Return what a command prints. Raises SlurmError."""
+    try:
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=WAIT_S)
+    except FileNotFoundError as error:
+        raise SlurmError(MISSING.format(command[0])) from error
+    except subprocess.TimeoutExpired as error:
+        raise NoAnswer(f"{command[0]} gave no answer for {WAIT_S:g} s") from error
+    except OSError as error:
+        raise SlurmError(f"{command[0]} cannot be run: {error.strerror}") from error
+    if done.returncode:
+        errors = [line.removeprefix(f"{command[0]}: error: ") for line in done.stderr.splitlines() if line.strip()]
+        raise SlurmError(f"{command[0]} failed: {'; '.join(errors) or f'exit status {done.returncode}'}")
+    return done.stdout
