@@ -13,11 +13,13 @@ from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions
 from dsgd.runner.trust import TRUSTED
 from dsgd.runner.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
 
-ENGINES = ("auto", "sim", "dist", "torch")
-GRADIENTS = ("auto", "compiled", "loop", "graphs", "none")
-DEVICES = ("auto", "cpu", "cuda")
-TRANSPORTS = ("auto", "tcp")
-COLLECTIVES = ("own", "torch")
+CHOICES = {  # of `engine.*`
+    "name": ("auto", "sim", "dist", "torch"),
+    "gradients": ("auto", "compiled", "loop", "graphs", "none"),
+    "device": ("auto", "cpu", "cuda"),
+    "transport": ("auto", "tcp"),
+    "collectives": ("own", "torch"),
+}
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
@@ -44,11 +46,8 @@ class EngineOptions:
     collectives: str = "own"  # own | torch: sums over all workers on CPUs
 
     def __post_init__(self) -> None:
-        one_of(self.name, ENGINES, "name")
-        one_of(self.gradients, GRADIENTS, "gradients")
-        one_of(self.device, DEVICES, "device")
-        one_of(self.transport, TRANSPORTS, "transport")
-        one_of(self.collectives, COLLECTIVES, "collectives")
+        for name, choices in CHOICES.items():
+            one_of(getattr(self, name), choices, name)
         if self.collectives == "torch" and self.workers_per_gpu > 1:
             raise ValueError(
                 f"collectives must be own where workers_per_gpu = {self.workers_per_gpu} share one, got torch"
@@ -101,6 +100,20 @@ class RunConfig:
     values: Mapping[str, Any]
 
 
+# groups of keys, each with the class of its options; None: the class that it names. Topology and algorithm need others
+PARTS = {
+    **dict.fromkeys(("optimizer", "cluster", "model", "data")),
+    "schedule": Schedule,
+    "engine": EngineOptions,
+    "budget": Budget,
+    "eval": Evaluation,
+    "target": Target,
+    "wandb": WandbOptions,
+    "tensorboard": TensorboardOptions,
+    "mlflow": MlflowOptions,
+}
+
+
 def configure(values: Mapping[str, Any]) -> RunConfig:
     """Check a configuration and return it typed. Loads and writes nothing.
 
@@ -120,20 +133,12 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
         raise ConfigError(f"nodes must be <= {MOST_NODES}, got {nodes}")
     with prefixed(None):
         precision = one_of(values["precision"], PRECISIONS, "precision")
-    optimizer = build(None, values["optimizer"], "optimizer")
-    schedule = build(Schedule, values["schedule"], "schedule")
-    engine = build(EngineOptions, values["engine"], "engine")
-    budget = build(Budget, values["budget"], "budget")
-    evaluation = build(Evaluation, values["eval"], "eval")
-    target = build(Target, values["target"], "target")
-    wandb = build(WandbOptions, values["wandb"], "wandb")
-    tensorboard = build(TensorboardOptions, values["tensorboard"], "tensorboard")
-    mlflow = build(MlflowOptions, values["mlflow"], "mlflow")
+    parts = {group: build(cls, values[group], group) for group, cls in PARTS.items()}
     with prefixed(None):
-        trackers = chosen(checked(values["track"], list[str], "track"), wandb, tensorboard, mlflow)
-    cluster = build(None, values["cluster"], "cluster")
-    model = build(None, values["model"], "model")
-    data = build(None, values["data"], "data")
+        track = checked(values["track"], list[str], "track")
+        wandb, *others = (parts.pop(name) for name in ("wandb", "tensorboard", "mlflow"))
+        trackers = chosen(track, wandb, *others)
+    engine, cluster, model, data = parts.pop("engine"), parts["cluster"], parts["model"], parts["data"]
 
     with prefixed("cluster"):
         cluster.check(nodes)
@@ -145,30 +150,13 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     with prefixed("topology", fields=topology_config):
         topology = topology_config.build(nodes, seed)
     algo = build(None, values["algo"], "algo", topology=topology, seed=seed)
+    parts |= {key: checked(values[key], bool, key) for key in ("channels_last", "compile", "trace")}
+    parts |= {"algo": algo, "topology": topology, "gradients": engine.gradients, "device": engine.device}
     with prefixed(None):
-        experiment = Experiment(
-            nodes=nodes,
-            batch_size=batch_size,
-            seed=seed,
-            precision=precision,
-            algo=algo,
-            model=model,
-            data=data,
-            optimizer=optimizer,
-            schedule=schedule,
-            cluster=cluster,
-            topology=topology,
-            budget=budget,
-            eval=evaluation,
-            target=target,
-            gradients=engine.gradients,
-            device=engine.device,
-            channels_last=checked(values["channels_last"], bool, "channels_last"),
-            compile=checked(values["compile"], bool, "compile"),
-            trace=checked(values["trace"], bool, "trace"),
-        )
+        experiment = Experiment(nodes=nodes, batch_size=batch_size, seed=seed, precision=precision, **parts)
     with prefixed("algo", fields=algo):
-        algo.check(nodes, experiment.peak_lr, optimizer.momentum)
-    if algo.needs_sgd and not isinstance(optimizer, SGD):
-        raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {type(optimizer).__name__.lower()}")
+        algo.check(nodes, experiment.peak_lr, experiment.optimizer.momentum)
+    if algo.needs_sgd and not isinstance(experiment.optimizer, SGD):
+        given = type(experiment.optimizer).__name__.lower()
+        raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {given}")
     return RunConfig(experiment, engine, wandb, trackers, values)

@@ -123,9 +123,7 @@ class ElasticRestarts(Restarts):
     when the message has arrived. Where no worker is up it goes on alone, from the parameters that it had."""
 
     join: Callable[[Node], None]  # has all workers expect a node in the average that it enters next
-    _asking: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # by member: whom it answers at its next step
+    _asking: dict[int, list[int]] = field(default_factory=dict)  # by member: whom it answers at its next step
     _entering: set[int] = field(default_factory=set)  # whose copy is under way
 
     def begin_step(self, rank: int) -> None:

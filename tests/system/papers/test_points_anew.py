@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.runner.configuration import GRADIENTS, EngineOptions
+from dsgd.runner.configuration import CHOICES, EngineOptions
 from studies.reproduction import archive
 
 RESULTS = Path(__file__).resolve().parents[3] / "results" / "papers"
@@ -54,7 +54,7 @@ def engine_of(run: Run) -> dict[str, Any]:
     options = {field.name for field in fields(EngineOptions)} | {"name"}
     evaluator = run.final("gradients")
     engine = {key: value for key, value in run.config["engine"].items() if key in options}
-    return {**engine, "gradients": evaluator if evaluator in GRADIENTS else "auto"}
+    return {**engine, "gradients": evaluator if evaluator in CHOICES["gradients"] else "auto"}
 
 
 @pytest.mark.parametrize("paper", ARCHIVES, ids=lambda path: path.name)
