@@ -132,7 +132,18 @@ class Experiment:
             )
         if self.cluster.failing is not None:
             self._check_failures(self.cluster.failing)
-        self._check_limits()
+        if self.total_samples is not None and self.total_samples >= 2**63:
+            raise ValueError(f"budget must be < 2^63 samples, got {self.total_samples:.3g}")
+        if self.mark_samples < 1:
+            marks = {name: getattr(self.eval, f"every_{name}") for name in ("epochs", "samples", "steps")}
+            given = ", ".join(f"eval.every_{name}={value:g}" for name, value in marks.items() if value is not None)
+            raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
+        if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
+            raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
+        every_s = self.eval.every_time_s
+        if every_s is not None and (lasts_s := self._least_time_s()) / every_s > MOST_MARKS:
+            rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
+            raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
         if self.eval.conservation and self.gradients == "none":
             raise ValueError("eval.conservation must be false with engine.gradients=none, got true")
         if self.target.accuracy is not None and self.data.classes is None:
@@ -150,21 +161,6 @@ class Experiment:
         if self.algo.elastic and (cluster.islands > 1 or cluster.links is not None or cluster.collective_messages):
             rule = "algo.elastic must be false with cluster.islands, links or collective_messages"
             raise ValueError(f"{rule}, which know no all-reduce without some of the nodes, got true")
-
-    def _check_limits(self) -> None:
-        """Raise ValueError for numbers beyond those in which samples are counted, and for marks without end."""
-        if self.total_samples is not None and self.total_samples >= 2**63:
-            raise ValueError(f"budget must be < 2^63 samples, got {self.total_samples:.3g}")
-        if self.mark_samples < 1:
-            marks = {name: getattr(self.eval, f"every_{name}") for name in ("epochs", "samples", "steps")}
-            given = ", ".join(f"eval.every_{name}={value:g}" for name, value in marks.items() if value is not None)
-            raise ValueError(f"eval.every_epochs must be at least one sample, got {self.mark_samples:g} ({given})")
-        if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
-            raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
-        every_s = self.eval.every_time_s
-        if every_s is not None and (lasts_s := self._least_time_s()) / every_s > MOST_MARKS:
-            rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
-            raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
 
     def _least_time_s(self) -> float:
         """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
@@ -242,8 +238,11 @@ class Experiment:
 
     @cached_property
     def scale(self) -> float:
-        """Factor of the linear scaling rule."""
-        return self.schedule.scale(self.contributors, self.batch_size)
+        """Factor of the linear scaling rule, 1 without it."""
+        rule = self.schedule
+        if not rule.linear_scaling:
+            return 1.0
+        return self.contributors * self.batch_size / (rule.reference_batch or self.batch_size)
 
     @cached_property
     def peak_lr(self) -> float:

@@ -34,8 +34,9 @@ class Armed:
 
     is_armed: bool = False
 
-    def check(self) -> None:
-        """Raise Interrupted if that is due."""
+    def check(self) -> bool:
+        """Return whether a signal has come. Raises Interrupted if that is due."""
+        raise NotImplementedError
 
     @contextmanager
     def armed(self) -> Iterator[None]:
@@ -62,10 +63,11 @@ class Interruption(Armed):
             if self.is_armed:
                 raise Interrupted
 
-    def check(self) -> None:
-        """Raise Interrupted if a signal has come."""
+    def check(self) -> bool:
+        """Raise Interrupted if a signal has come, and the work is not over."""
         if self.asked and not self.over:
             raise Interrupted
+        return bool(self.asked)
 
     def end(self) -> None:
         """Say that a signal changes nothing any more."""
@@ -168,12 +170,13 @@ class StopRequests(Armed):
         if self.is_armed:
             self.check()
 
-    def check(self) -> None:
-        """Raise Interrupted if the run is to end at once, also if the handler's own was swallowed on its way, as
-        Python does in destructors."""
+    def check(self) -> bool:
+        """Return whether the run is to end. Raises Interrupted if it is to end at once, also if the handler's own was
+        swallowed on its way, as Python does in destructors."""
         if self._impatient:
             self.is_armed = False
             raise Interrupted
+        return self._count > 0
 
     @contextmanager
     def held(self) -> Iterator[None]:

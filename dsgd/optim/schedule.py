@@ -40,10 +40,6 @@ class Schedule:
             if kind != self.kind and (value := getattr(self, name)) != unset:
                 raise ValueError(f"{name} must be left to kind={kind}, got {value} with kind={self.kind}")
 
-    def scale(self, nodes: int, batch_size: int) -> float:
-        """Return the factor of the linear scaling rule, 1 without it."""
-        return nodes * batch_size / (self.reference_batch or batch_size) if self.linear_scaling else 1.0
-
     @property
     def highest(self) -> float:
         """Return the largest factor that the milestones come to, 1 where they only lower the rate."""

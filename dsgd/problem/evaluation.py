@@ -68,11 +68,17 @@ def measure_workers(
 ) -> dict[str, float | None]:
     """Measure the least, mean and largest test accuracy of workers, each by its own vector [d] and its own batch-norm
     statistics [nb]. None of no workers, and of data without classes. accuracies_of: faster than one by one."""
-    if not problem.data.classes or not xs:
-        return accuracy_fields([])
-    places, first = distinct(xs, buffers)
-    accuracies = (accuracies_of or partial(_accuracies, problem))([xs[i] for i in first], [buffers[i] for i in first])
-    return accuracy_fields([accuracies[index] for index in places])
+    accuracies: list[float] = []
+    if problem.data.classes and xs:
+        places, first = distinct(xs, buffers)
+        measure_all = accuracies_of or partial(_accuracies, problem)
+        different = measure_all([xs[i] for i in first], [buffers[i] for i in first])
+        accuracies = [different[index] for index in places]
+    return {
+        "worker_accuracy_min": min(accuracies, default=None),
+        "worker_accuracy_mean": sum(accuracies) / len(accuracies) if accuracies else None,
+        "worker_accuracy_max": max(accuracies, default=None),
+    }
 
 
 def evaluated_workers(rule: Evaluation, workers: int, everybody: bool) -> list[int]:
@@ -104,15 +110,6 @@ def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int]
         for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
     ]
     return [count - 1 for count in accumulate(news)], [rank for rank, new in enumerate(news) if new]
-
-
-def accuracy_fields(accuracies: Sequence[float]) -> dict[str, float | None]:
-    """Return the fields of a mark that tell of the evaluated workers' accuracies."""
-    return {
-        "worker_accuracy_min": min(accuracies, default=None),
-        "worker_accuracy_mean": sum(accuracies) / len(accuracies) if accuracies else None,
-        "worker_accuracy_max": max(accuracies, default=None),
-    }
 
 
 def mean(vectors: Sequence[Tensor]) -> Tensor:

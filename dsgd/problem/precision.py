@@ -28,11 +28,6 @@ class Unsuitable(ValueError):
     """Raised for an option that this machine cannot compute with; one line that names the key."""
 
 
-def parameter_dtype(precision: str) -> torch.dtype:
-    """Return the dtype of parameters and of every vector [d]."""
-    return torch.float64 if precision == "fp64" else torch.float32
-
-
 def prepare(precision: str, device: torch.device) -> None:
     """Set torch's precision in this process for a device. Raises Unsuitable if the device lacks it.
 

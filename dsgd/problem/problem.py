@@ -16,7 +16,7 @@ from dsgd.data import Data
 from dsgd.data.global_streams import seeded_beside
 from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
-from dsgd.problem.precision import AUTOCAST, LOSS_SCALES, parameter_dtype
+from dsgd.problem.precision import AUTOCAST, LOSS_SCALES
 from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of
 from dsgd.problem.state import ModuleState
 from dsgd.streams import stream
@@ -328,7 +328,7 @@ def _numbers(scalars: Sequence[Tensor]) -> list[Any]:
 
 def build_problem(experiment: Experiment) -> Problem:
     """Load the data and initialise the model. Raises ValueError for data that cannot be read."""
-    dtype = parameter_dtype(experiment.precision)
+    dtype = torch.float64 if experiment.precision == "fp64" else torch.float32  # of parameters and every vector [d]
     # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
     nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
     data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)

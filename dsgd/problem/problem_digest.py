@@ -23,11 +23,6 @@ def problem_digest(problem: Problem) -> Digest:
     return data_digest(problem.data) | layouts
 
 
-def structure(problem: Problem) -> str:
-    """Return a hash of the module's layers with their options, and of the shapes of its parameters."""
-    return hashed([repr(problem.module), *map(str, problem.layout)])
-
-
 def start_digest(problem: Problem) -> str:
     """Return a hash of the vectors that training starts from."""
     return hashed([problem.start, problem.start_buffers])

@@ -94,8 +94,20 @@ class ModuleState:
     def bind(self, x: Tensor, buffers: Tensor) -> None:
         """Give the module the parameters x [d] and the buffers [nb]. Views of a vector are made once for as long as it
         stays bound: hundreds of them take a millisecond."""
+        bound_x, bound_buffers = self._bound
         if not self.in_place:
-            self._bind_views(x, buffers)
+            if x is not bound_x:
+                for slot in self.parameters:
+                    slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
+            if buffers is not bound_buffers:
+                self._bytes = buffers[self.numbers :].to(torch.uint8)
+                for slot in self.buffers:
+                    slot.owner._buffers[slot.name] = slot.view(buffers)
+                for slot, tensor in zip(self.others, self._of_others, strict=True):
+                    slot.owner._buffers[slot.name] = self._decoded(slot, tensor)
+            elif self.others:
+                self._bytes.copy_(buffers[self.numbers :])
+            self._bound = x, buffers
             return
         self._bytes = buffers[self.numbers :].to(torch.uint8)
         for at, tensor in zip(self._places, self._kept, strict=True):
@@ -107,21 +119,6 @@ class ModuleState:
             tensor.copy_(self._decoded(slot, tensor))
         # last, for a buffer that is a view of a parameter
         _copy([real(tensor.detach()) for tensor in self.trained], [slot.view(x) for slot in self.parameters])
-
-    def _bind_views(self, x: Tensor, buffers: Tensor) -> None:
-        bound_x, bound_buffers = self._bound
-        if x is not bound_x:
-            for slot in self.parameters:
-                slot.owner._parameters[slot.name].data = slot.view(x)  # pyright: ignore[reportOptionalMemberAccess]
-        if buffers is not bound_buffers:
-            self._bytes = buffers[self.numbers :].to(torch.uint8)
-            for slot in self.buffers:
-                slot.owner._buffers[slot.name] = slot.view(buffers)
-            for slot, tensor in zip(self.others, self._of_others, strict=True):
-                slot.owner._buffers[slot.name] = self._decoded(slot, tensor)
-        elif self.others:
-            self._bytes.copy_(buffers[self.numbers :])
-        self._bound = x, buffers
 
     def release(self) -> None:
         """Have the next pass make its views anew: a CUDA graph owns only the memory that it takes itself."""

@@ -229,8 +229,8 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     """Return all that the time of a gradient depends on, here and now: also the names of machine and processor."""
     import torch
 
+    from dsgd.data.digest import hashed
     from dsgd.host.gpu_facts import chosen_device
-    from dsgd.problem.problem_digest import structure
 
     processor = platform.processor() or platform.machine()
     with suppress(OSError):  # a system without /proc
@@ -240,7 +240,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     return {
         "model": repr(experiment.model),
-        "structure": structure(problem),
+        "structure": hashed([repr(problem.module), *map(str, problem.layout)]),  # layers with their options, shapes
         "data": f"{type(experiment.data).__name__}, {tuple(problem.data.input_shape)}, {problem.data.classes}",
         "batch": str(experiment.batch_size),
         "arithmetic": f"{experiment.precision}, {experiment.channels_last}, {experiment.compile}",

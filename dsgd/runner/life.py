@@ -116,8 +116,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
             looked = now
             state = training.state
             progress.moved(state.time_s, state.samples, record.wall_s)
-        stops.check()
-        return bool(stops)
+        return stops.check()
 
     status, error = "failed", ""
     try:

@@ -43,11 +43,6 @@ class WandbOptions(TrackerOptions):
     name: str | None = None  # null: like gossip-8-lr0.1-seed0
     tags: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mode is not None and self.mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(MODES)}, got {self.mode!r}")
-
 
 @dataclass(frozen=True)
 class TensorboardOptions(TrackerOptions):
@@ -85,6 +80,8 @@ def chosen(
     for name in track:
         if name not in TRACKERS:
             raise ValueError(f"track must be a list of {', '.join(TRACKERS)}, got {name!r}")
+    if wandb.mode is not None and wandb.mode not in MODES:
+        raise ValueError(f"wandb.mode must be one of {', '.join(MODES)}, got {wandb.mode!r}")
     with_wandb = wandb.mode != "disabled" if wandb.mode is not None else "wandb" in track
     names = {name: name in track for name in TRACKERS} | {"wandb": with_wandb}
     waits = {"wandb": wandb.timeout_s, "tensorboard": tensorboard.timeout_s, "mlflow": mlflow.timeout_s}
