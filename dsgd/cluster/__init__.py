@@ -222,6 +222,15 @@ class Cluster:
         assert self.link_matrix is not None
         return self._payload(self.link_matrix.bandwidth[here][there])
 
+    def between(self, here: int, there: int) -> tuple[float, float]:
+        """Return the latency from one region to another, and the rate of the slowest uplink or link between them."""
+        if here == there:
+            return self.latency_s, inf
+        uplink = self.uplink_bytes_per_s or inf
+        if self.link_matrix is None:
+            return self.latency_between_islands_s, uplink
+        return self.link_matrix.latency_s[here][there], min(uplink, self.link_bytes_per_s(here, there))
+
     def link_congestion(self, here: int, there: int) -> list[tuple[int, Congestion]]:
         """Return what congests the link between two regions, each with its number in `congestion`."""
         links = self.link_matrix

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from dsgd.cluster import Cluster
 from dsgd.engines.rules.task import Task
-from dsgd.engines.sim.cluster_network import links_of
 from dsgd.engines.sim.collective_steps import SLICED, STEPS, Collective, CollectiveMessages, hierarchical
-from dsgd.engines.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink
+from dsgd.engines.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink, links_of
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.node import Node, PendingAllReduce

@@ -12,7 +12,7 @@ from math import ceil, inf, log2
 
 import numpy as np
 
-from dsgd.cluster import BEST_OF
+from dsgd.cluster import BEST_OF, Cluster
 
 
 @dataclass(frozen=True)
@@ -229,3 +229,46 @@ def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
     """Return the bytes that leave each island in one all-reduce, and enter it."""
     around = {"none": 1, "ring": p, "hierarchical": islands}[name]  # how many nodes or islands the ring passes
     return 2 * (around - 1) / around * n_bytes
+
+
+def links_of(cluster: Cluster, nodes: int) -> Links:
+    """Return what the formulas of all-reduces among `nodes` workers go by."""
+    rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
+    receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(nodes + 1)]
+    sends, receives = min(rates[:nodes]), min(receiving[:nodes])
+    to_centre = _carried(cluster, cluster.latency_s, min(sends, receiving[nodes]))
+    from_centre = _carried(cluster, cluster.latency_s, min(rates[nodes], receives))
+    islands = {}
+    if cluster.islands > 1:
+        uplink = cluster.uplink_bytes_per_s
+        assert uplink is not None
+        islands = {"wan_latency_s": cluster.latency_between_islands_s, "wan_bytes_per_s": uplink}
+    matrix = cluster.link_matrix
+    hops = None
+    if matrix is not None or (cluster.islands > 1 and (cluster.limits_connections or cluster.slice_bytes)):
+        hops = tuple(_hop(cluster, nodes, node, rates, receiving) for node in range(nodes))
+    return Links(
+        cluster.latency_s,
+        _carried(cluster, cluster.latency_s, min(sends, receives)),
+        receiving[nodes],
+        cluster.islands if matrix is None else len(matrix.regions),
+        **islands,
+        centre_sends_bytes_per_s=rates[nodes],
+        to_centre_bytes_per_s=to_centre,
+        from_centre_bytes_per_s=from_centre,
+        hops=hops,
+        slice_bytes=cluster.slice_bytes,
+        candidates=[name for name in cluster.best_of if name in cluster.with_formula],
+    )
+
+
+def _hop(cluster: Cluster, nodes: int, node: int, rates: list[float], receiving: list[float]) -> Hop:
+    """Return the way from a node of a ring to the next."""
+    after = (node + 1) % nodes
+    latency_s, between = cluster.between(cluster.region(node, nodes), cluster.region(after, nodes))
+    return Hop(latency_s, rates[node], _carried(cluster, latency_s, min(rates[node], receiving[after], between)))
+
+
+def _carried(cluster: Cluster, latency_s: float, line_bytes_per_s: float) -> float:
+    """Return what a message between two nodes gets of a line."""
+    return min(line_bytes_per_s, cluster.connection_bytes_per_s(latency_s, line_bytes_per_s))

@@ -30,8 +30,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.cluster import Cluster
+from dsgd.cluster.disturbances import Congestion
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.routes import Flow, Routes
+from dsgd.engines.sim.routes import Flow, RegionLink, Routes
 from dsgd.streams import stream
 
 PortMessage = tuple[
@@ -233,3 +235,58 @@ class LossyNetwork(Network):
         while waiting and waiting[0].arrived:
             first = waiting.popleft()
             self._loop.at(self._loop.now, first.action, *first.arguments)
+
+
+def network_of(cluster: Cluster, loop: EventLoop, nodes: int, ports: int, seed: int) -> Network:
+    """Make the network of `nodes` workers.
+
+    ports: of workers, and after them of servers and of a star's centre. seed: of the run."""
+    rates = [cluster.bytes_per_s(node, nodes) for node in range(ports)]
+    receiving = None
+    if cluster.receive_bandwidth is not None:
+        receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(ports)]
+    matrix, routes = cluster.link_matrix, None
+    if cluster.islands > 1 or matrix is not None or cluster.limits_connections:
+        routes = _routes(cluster, loop, nodes, rates, receiving or rates, seed)
+    parts = (loop, rates, cluster.latency_s, cluster.chunks_per_message, routes, receiving)
+    if not cluster.loss and not (matrix is not None and matrix.lossy):
+        return Network(*parts)
+
+    def loss(sender: int, receiver: int) -> float:
+        here, there = cluster.region(sender, nodes), cluster.region(receiver, nodes)
+        return cluster.loss if matrix is None or here == there else max(cluster.loss, matrix.loss[here][there])
+
+    return LossyNetwork(*parts, loss=loss, retransmit_s=cluster.retransmit_s, seed=seed)
+
+
+def _routes(
+    cluster: Cluster, loop: EventLoop, nodes: int, rates: list[float], receiving: list[float], seed: int
+) -> Routes:
+    """Return what is between the ports. rates, receiving: of every port."""
+    region_of = [cluster.region(node, nodes) for node in range(len(rates))]
+    matrix, links = cluster.link_matrix, {}
+    if matrix is not None:
+        k = range(len(matrix.regions))
+        links = {
+            (i, j): RegionLink(matrix.latency_s[i][j], cluster.link_bytes_per_s(i, j), cluster.link_congestion(i, j))
+            for i in k
+            for j in k
+            if i != j
+        }
+
+    def connection(sender: int, receiver: int, latency_s: float) -> float:
+        line = min(rates[sender], receiving[receiver], cluster.between(region_of[sender], region_of[receiver])[1])
+        return cluster.connection_bytes_per_s(latency_s, line)
+
+    congestion = [] if matrix is not None else [Congestion.from_entry(entry) for entry in cluster.congestion]
+    return Routes(
+        loop,
+        region_of,
+        cluster.uplink_bytes_per_s,
+        cluster.latency_between_islands_s,
+        congestion,
+        seed,
+        links,
+        cluster.latency_s,
+        connection if cluster.limits_connections else None,
+    )
