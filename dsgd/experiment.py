@@ -182,7 +182,7 @@ class Experiment:
     @property
     def contributors(self) -> int:
         """Number of workers whose gradients count in a step of all."""
-        return self.nodes - self.algo.backups
+        return self._step_samples // self.batch_size
 
     @cached_property
     def unit(self) -> int:
@@ -192,7 +192,7 @@ class Experiment:
     @cached_property
     def _step_samples(self) -> int:
         """Samples that count when every worker has made one step."""
-        return self.batch_size * self.contributors
+        return self.batch_size * (self.nodes - self.algo.backups)
 
     def samples_of(self, steps: int) -> int:
         """Return the samples behind so many steps, of all workers together."""
@@ -242,7 +242,7 @@ class Experiment:
         rule = self.schedule
         if not rule.linear_scaling:
             return 1.0
-        return self.contributors * self.batch_size / (rule.reference_batch or self.batch_size)
+        return self._step_samples / (rule.reference_batch or self.batch_size)
 
     @cached_property
     def peak_lr(self) -> float:

@@ -25,12 +25,31 @@ def existing_ancestor(folder: Path) -> Path:
     return next((path for path in [folder, *folder.parents] if os.path.exists(path)), folder)
 
 
-def check_writable(folder: Path, key: str) -> None:
-    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind."""
-    try:
-        _try_out(folder)
-    except OSError as error:
-        raise ConfigError(f"{key} must be a folder that can be written, got {folder} ({error.strerror})") from error
+def check_writable(folder: Path, key: str, file: Path | None = None) -> None:
+    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind. file: in
+    the folder, which `key` names instead.
+
+    Makes and writes a folder under another name, beside where it will be: two commands that are given the same folder
+    must not take it away from each other."""
+    for attempt in range(TRIALS):
+        standing = existing_ancestor(folder)
+        trial = standing / f".probe-{os.getpid()}"
+        inner = trial / folder.relative_to(standing)
+        try:
+            inner.mkdir(parents=True)
+            (inner / "file").touch()
+            if file is not None and file.exists() and not os.access(file, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        except OSError as error:
+            # others that begin at the same time may take away a folder that they had made
+            if not isinstance(error, FileNotFoundError) or attempt == TRIALS - 1:
+                what, path = ("folder", folder) if file is None else ("file", file)
+                raise ConfigError(
+                    f"{key} must be a {what} that can be written, got {path} ({error.strerror})"
+                ) from error
+        finally:
+            shutil.rmtree(trial, ignore_errors=True)
 
 
 def check_file(path: Path, key: str) -> None:
@@ -40,31 +59,7 @@ def check_file(path: Path, key: str) -> None:
         raise ConfigError(f"{key} must be a file, got the folder {path}")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{key} must be a file, got {path}, which is not a regular one")
-    try:
-        _try_out(path.absolute().parent)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise ConfigError(f"{key} must be a file that can be written, got {path} ({error.strerror})") from error
-
-
-def _try_out(folder: Path) -> None:
-    """Make and write a folder under another name, beside where it will be: two commands that are given the same folder
-    must not take it away from each other. Raises OSError."""
-    for attempt in range(TRIALS):
-        standing = existing_ancestor(folder)
-        trial = standing / f".probe-{os.getpid()}"
-        inner = trial / folder.relative_to(standing)
-        try:
-            inner.mkdir(parents=True)
-            (inner / "file").touch()
-            return
-        except FileNotFoundError:
-            # others that begin at the same time may take away a folder that they had made
-            if attempt == TRIALS - 1:
-                raise
-        finally:
-            shutil.rmtree(trial, ignore_errors=True)
+    check_writable(path.absolute().parent, key, path)
 
 
 def new_folder(folder: Path, key: str) -> Path:

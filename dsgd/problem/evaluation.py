@@ -14,6 +14,7 @@ from torch import Tensor
 from dsgd.data.protocols import sample_losses, test_samples
 from dsgd.experiment import Evaluation
 from dsgd.problem.problem import Problem
+from dsgd.problem.state import mean
 
 # the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
 AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
@@ -110,14 +111,6 @@ def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int]
         for rank, (x, statistics) in enumerate(zip(xs, buffers, strict=True))
     ]
     return [count - 1 for count in accumulate(news)], [rank for rank, new in enumerate(news) if new]
-
-
-def mean(vectors: Sequence[Tensor]) -> Tensor:
-    """Return the mean of vectors [d], added in order of rank."""
-    total = vectors[0].clone()
-    for vector in vectors[1:]:
-        total.add_(vector)
-    return total.div_(len(vectors))
 
 
 def spread(xs: Sequence[Tensor]) -> tuple[float, float, float]:

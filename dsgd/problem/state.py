@@ -39,7 +39,12 @@ class ModuleState:
         self.in_place = bool(self.shared) or has_own_code(module)
         if self._overlapping and not _is_of(module, dtype):
             raise ModelFailed(f"precision must keep {self._overlapping}, which share memory, as they are; got {dtype}")
-        _convert(module, dtype)
+
+        def converted(tensor: Tensor) -> Tensor:  # a complex one to the complex numbers of the precision
+            return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype) if _is_number(tensor) else tensor
+
+        convert: Callable[[Callable[[Tensor], Tensor]], nn.Module] = module._apply
+        convert(converted)
         if channels_last and self.in_place:
             module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         if self.shared:
@@ -163,10 +168,7 @@ class ModuleState:
     def mean(self, buffers: Sequence[Tensor]) -> Tensor:
         """Return the mean of the buffers [nb] of several workers, added in order of rank; of counters and masks, which
         have none, those of the first."""
-        total = buffers[0].clone()
-        for vector in buffers[1:]:
-            total.add_(vector)
-        total.div_(len(buffers))
+        total = mean(buffers)
         total[self.numbers :] = buffers[0][self.numbers :]
         return total
 
@@ -205,6 +207,14 @@ class ModuleState:
         for at in self._places:
             if any(_buffer(other) is not _buffer(at[0]) for other in at[1:]):
                 raise ModelFailed(f"the model's buffers {_names(at)} must stay one tensor; change it in place")
+
+
+def mean(vectors: Sequence[Tensor]) -> Tensor:
+    """Return the mean of vectors [d], added in order of rank."""
+    total = vectors[0].clone()
+    for vector in vectors[1:]:
+        total.add_(vector)
+    return total.div_(len(vectors))
 
 
 def dense(gradient: Tensor) -> Tensor:
@@ -312,13 +322,3 @@ def _is_of(module: nn.Module, dtype: torch.dtype) -> bool:
     """Tell whether a module needs no conversion."""
     tensors = [*module.parameters(), *module.buffers()]
     return all(tensor.dtype in (dtype, dtype.to_complex()) for tensor in tensors if _is_number(tensor))
-
-
-def _convert(module: nn.Module, dtype: torch.dtype) -> None:
-    """Convert parameters and buffers to a dtype, complex ones to the complex numbers of its precision."""
-
-    def converted(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype.to_complex() if tensor.is_complex() else dtype) if _is_number(tensor) else tensor
-
-    convert: Callable[[Callable[[Tensor], Tensor]], nn.Module] = module._apply
-    convert(converted)

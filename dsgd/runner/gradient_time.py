@@ -142,16 +142,26 @@ def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> 
 
 def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
     """Return the seconds of a gradient, to three digits: those that were measured on this machine before, or measured
-    now, in a process of its own. Prints a line.
+    now, in a process of its own. Prints a line that says which.
 
     problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
     signal."""
-    experiment, name = config.experiment, gradient_name(config.values)
+    experiment, name, answer = config.experiment, gradient_name(config.values), None
     threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
     if problem is not None and experiment.gradients != "none":
         with suppress(CacheUnusable):  # as the process will say
             if (kept := kept_time(_key(experiment, problem, threads))) is not None:
-                return _shown(name, kept.seconds, f"measured on {kept.measured}")
+                answer = {"seconds": kept.seconds, "date": kept.measured, "warnings": []}
+    if answer is None:
+        answer = _measured_by_child(experiment, name, problem, threads)
+    when = f"measured on {answer['date']}" if answer["date"] else "measured"
+    line = f"one gradient of {name} takes {1e3 * answer['seconds']:.3g} ms here ({when}); cluster.gradient_s sets it"
+    print(lines_for_terminal("\n".join([line, *answer["warnings"]])), file=sys.stderr, flush=True)
+    return answer["seconds"]
+
+
+def _measured_by_child(experiment: Experiment, name: str, problem: Problem | None, threads: int) -> dict[str, Any]:
+    """Return what a process of its own has measured, as `_kept_or_measured` does. Raises as `measured_gradient_s`."""
     import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
 
     child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
@@ -165,15 +175,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
         raise ConfigError(answer["wrong"])
     if "seconds" not in answer:
         raise _not_measured(name, answer.get("wrong") or answer["failed"])
-    gradient_s, when = answer["seconds"], f"measured on {answer['date']}" if answer["date"] else "measured"
-    return _shown(name, gradient_s, when, answer["warnings"])
-
-
-def _shown(name: str, gradient_s: float, when: str, warnings: Sequence[str] = ()) -> float:
-    """Print the time of a gradient and where it is from, and return it."""
-    line = f"one gradient of {name} takes {1e3 * gradient_s:.3g} ms here ({when}); cluster.gradient_s sets it"
-    print(lines_for_terminal("\n".join([line, *warnings])), file=sys.stderr, flush=True)
-    return gradient_s
+    return answer
 
 
 def _not_measured(name: str, reason: str) -> ConfigError:

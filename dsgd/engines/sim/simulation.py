@@ -149,24 +149,20 @@ class Simulation:
         status = progress.judge(experiment, values)
         if status is not None:
             self.status, self.end_s = status, time_s
-        # only now is it known whether this mark is the last
-        last = time_s == self.end_s
-        values |= self._measure_workers(everybody=progress.marks == 1 or last)
+        last = time_s == self.end_s  # only now is it known whether this mark is the last
+        if experiment.gradients != "none":
+            ranks = evaluated_workers(experiment.eval, len(machine.nodes), everybody=progress.marks == 1 or last)
+            chosen = [machine.nodes[rank] for rank in ranks]
+            xs, buffers = [node.worker.x for node in chosen], [node.buffers for node in chosen]
+            evaluator = self.chosen.evaluator
+            accuracies_of = evaluator.accuracies if isinstance(evaluator, CompiledEvaluator) else None
+            values |= measure_workers(self.problem, xs, buffers, accuracies_of)
         if last and self._folds:
             self._folds = self._measure_folds()
         yield values
 
     def _drift(self) -> Mark:
         return {"mean_drift": self.machine.drift} if isinstance(self.machine, ConservingMachine) else {}
-
-    def _measure_workers(self, everybody: bool) -> Mark:
-        if self.experiment.gradients == "none":
-            return {}
-        nodes, evaluator = self.machine.nodes, self.chosen.evaluator
-        chosen = [nodes[rank] for rank in evaluated_workers(self.experiment.eval, len(nodes), everybody)]
-        accuracies_of = evaluator.accuracies if isinstance(evaluator, CompiledEvaluator) else None
-        xs, buffers = [node.worker.x for node in chosen], [node.buffers for node in chosen]
-        return measure_workers(self.problem, xs, buffers, accuracies_of)
 
     def _measure_folds(self) -> Mark:
         if self.experiment.gradients == "none":

@@ -27,10 +27,6 @@ class TrackerOptions:
 
     timeout_s: float = PATIENCE_S  # how long to wait for the copy when the run is over
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.timeout_s < math.inf:
-            raise ValueError(f"timeout_s must be finite and >= 0, got {self.timeout_s}")
-
 
 @dataclass(frozen=True)
 class WandbOptions(TrackerOptions):
@@ -80,11 +76,14 @@ def chosen(
     for name in track:
         if name not in TRACKERS:
             raise ValueError(f"track must be a list of {', '.join(TRACKERS)}, got {name!r}")
+    waits = {"wandb": wandb.timeout_s, "tensorboard": tensorboard.timeout_s, "mlflow": mlflow.timeout_s}
+    for name, timeout_s in waits.items():
+        if not 0 <= timeout_s < math.inf:
+            raise ValueError(f"{name}.timeout_s must be finite and >= 0, got {timeout_s}")
     if wandb.mode is not None and wandb.mode not in MODES:
         raise ValueError(f"wandb.mode must be one of {', '.join(MODES)}, got {wandb.mode!r}")
     with_wandb = wandb.mode != "disabled" if wandb.mode is not None else "wandb" in track
     names = {name: name in track for name in TRACKERS} | {"wandb": with_wandb}
-    waits = {"wandb": wandb.timeout_s, "tensorboard": tensorboard.timeout_s, "mlflow": mlflow.timeout_s}
     return {name: waits[name] for name in TRACKERS if names[name]}
 
 
