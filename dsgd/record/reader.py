@@ -211,11 +211,7 @@ def read_marks(folder: Path) -> list[dict[str, Any]]:
 
 def read_env(folder: Path) -> dict[str, Any]:
     """Read the software and hardware of a run; empty without the file. Raises ValueError if it is no JSON object."""
-    path = folder / ENV
-    env = json_object(_content(path, SUMMARY_BYTES)) if path.is_file() else {}
-    if env is None:
-        raise ValueError(f"{path} is not a JSON object")
-    return env
+    return _json_file(folder / ENV) or {}
 
 
 def read_last_mark(folder: Path) -> dict[str, Any] | None:
@@ -238,13 +234,8 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     """Read the summary of a run; None while it trains, or after a kill.
 
     A summary that names another configuration than `config.yaml` belongs to an earlier run; the result is then None."""
-    path = folder / SUMMARY
-    if not path.is_file():
-        return None
-    summary = json_object(_content(path, SUMMARY_BYTES))
-    if summary is None:
-        raise ValueError(f"{path} is not a JSON object")
-    named = summary.get(CONFIG_SHA256)  # not in records of earlier versions
+    summary = _json_file(folder / SUMMARY)
+    named = None if summary is None else summary.get(CONFIG_SHA256)  # not in records of earlier versions
     return summary if named is None or named == _config_sha256(folder) else None
 
 
@@ -280,6 +271,16 @@ def _natural(folder: Path) -> list[tuple[int, int, str]]:
 def _config_sha256(folder: Path) -> str | None:
     path = folder / CONFIG
     return hashlib.sha256(_content(path, CONFIG_BYTES)).hexdigest() if path.is_file() else None
+
+
+def _json_file(path: Path) -> dict[str, Any] | None:
+    """Return the object that a file holds; None without the file."""
+    if not path.is_file():
+        return None
+    content = json_object(_content(path, SUMMARY_BYTES))
+    if content is None:
+        raise ValueError(f"{path} is not a JSON object")
+    return content
 
 
 def _metrics(folder: Path) -> Iterator[bytes]:

@@ -52,8 +52,13 @@ def replace_together(contents: Mapping[Path, Content], gone: Iterable[Path] = ()
     try:
         for path, content in contents.items():
             check_replaceable(path)
-            partials[path] = path.with_name(path.name + ".partial")
-            with _new_file(partials[path]) as file:
+            partial = partials[path] = path.with_name(path.name + ".partial")
+            try:
+                file = partial.open("xb")
+            except FileExistsError:  # what a crash has left there, or a link that leads elsewhere
+                partial.unlink()
+                file = partial.open("xb")
+            with file:
                 if callable(content):
                     content(file)
                 else:
@@ -116,15 +121,6 @@ def check_replaceable(path: Path) -> None:
     """Raise OSError for a path that leads to a folder or a device."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-
-
-def _new_file(path: Path) -> BufferedWriter:
-    """Open a file that nobody else has: what a crash has left there goes, as does a link that leads elsewhere."""
-    try:
-        return path.open("xb")
-    except FileExistsError:
-        path.unlink()
-        return path.open("xb")
 
 
 def make_inside(folder: Path, inner: str) -> Path:

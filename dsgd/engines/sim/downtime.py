@@ -89,6 +89,14 @@ def outages_of(experiment: Experiment, port: int, restored_bytes: float | None =
     return cluster.failing.outages_of(port, stream("failures", experiment.seed, port), restore_s)
 
 
+def next_outage(outages: Iterator[Outage], now_s: float) -> Outage:
+    """Return the next outage that ends after this time; one that never comes begins at infinity."""
+    down_s, up_s = next(outages)
+    while up_s <= now_s:
+        down_s, up_s = next(outages)
+    return max(down_s, now_s), up_s
+
+
 def _covered(spans: list[tuple[float, float]]) -> float:
     """Return how much time lies in any of these spans."""
     covered, until = 0.0, 0.0

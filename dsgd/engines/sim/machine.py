@@ -97,16 +97,12 @@ class Machine:
         self.tasks: list[Task[None]] = []
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
-        item_bytes = problem.start.element_size()
-        self.all_reduces = AllReduces(
-            cluster, p, self.message_bytes, item_bytes, self.loop, self.network, ports - 1, self._reduced
-        )
-        self.quorum = Quorum(self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
+        self._centre_port = ports - 1
         pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
-            MeanOfFirst: self.quorum.enter,
+            MeanOfFirst: self._mean_of_first,
             Busy: self._busy,
             AllReduceMean: self._all_reduce_mean,
             Exchange: pairs.exchange,
@@ -243,6 +239,17 @@ class Machine:
     # Collectives
 
     @cached_property
+    def all_reduces(self) -> AllReduces:
+        """Return the sums over all workers, which most algorithms have."""
+        experiment, item_bytes = self.experiment, self.problem.start.element_size()
+        simulated = (self.loop, self.network, self._centre_port, self._reduced)
+        return AllReduces(experiment.cluster, experiment.nodes, self.message_bytes, item_bytes, *simulated)
+
+    @cached_property
+    def _quorum(self) -> Quorum:
+        return Quorum(self.loop, self.all_reduces, self._begin_gradient, self._finish_gradient)
+
+    @cached_property
     def _buckets(self) -> int:
         in_buckets, n_bytes = self.experiment.cluster.bucket_bytes, self.message_bytes
         return math.ceil(n_bytes / in_buckets) if in_buckets else bucket_count(n_bytes)
@@ -250,6 +257,9 @@ class Machine:
     def _mean_gradient(self, task: Task[Any], request: MeanGradient) -> None:
         gradient, end = self._begin_gradient(task.owner, request.at)
         self.all_reduces.enter(task, gradient, self.loop.now, end, self._buckets)
+
+    def _mean_of_first(self, task: Task[Any], request: MeanOfFirst) -> None:
+        self._quorum.enter(task, request)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
         self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now, size=request.size)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dsgd.cluster.failures import Outage
-from dsgd.engines.sim.downtime import Downtime
+from dsgd.engines.sim.downtime import Downtime, next_outage
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.node import Node
@@ -45,12 +45,9 @@ class Restarts:
 
     def await_failure(self, rank: int) -> None:
         """Let a worker that is up fail when its next outage begins, or at once if one lasts."""
-        now_s = self._loop.now
-        down_s, up_s = next(self._outages[rank])
-        while up_s <= now_s:
-            down_s, up_s = next(self._outages[rank])
+        down_s, up_s = next_outage(self._outages[rank], self._loop.now)
         if down_s < inf:
-            self._loop.at(max(down_s, now_s), self._fail, rank, up_s)
+            self._loop.at(down_s, self._fail, rank, up_s)
 
     def _fail(self, rank: int, up_s: float) -> None:
         node, now_s = self._nodes[rank], self._loop.now

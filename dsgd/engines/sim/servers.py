@@ -14,7 +14,7 @@ from torch import Tensor
 from dsgd.cluster.failures import Outage
 from dsgd.engines.rules.shard import Shard, joined, parts_of
 from dsgd.engines.rules.task import Task
-from dsgd.engines.sim.downtime import Downtime
+from dsgd.engines.sim.downtime import Downtime, next_outage
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network, PortMessage
 from dsgd.worker import Call
@@ -69,12 +69,9 @@ class ServerFailures:
             self._numbers[shard], self._checkpoints[shard] = number, self._state(self._shards[shard])
 
     def _await_failure(self, shard: int) -> None:
-        now_s = self._loop.now
-        down_s, up_s = next(self._outages[shard])
-        while up_s <= now_s:
-            down_s, up_s = next(self._outages[shard])
+        down_s, up_s = next_outage(self._outages[shard], self._loop.now)
         if down_s < inf:
-            self._loop.at(max(down_s, now_s), self._fail, shard, up_s)
+            self._loop.at(down_s, self._fail, shard, up_s)
 
     def _fail(self, shard: int, up_s: float) -> None:
         self._take_checkpoint(shard)
