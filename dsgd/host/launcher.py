@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
-SPECIAL_STEPS = 0xFFFFFFF0
+STEP, SPECIAL_STEPS = "SLURM_STEP_ID", 0xFFFFFFF0
 PTY = "SLURM_PTY_PORT"  # set by srun --pty
 RESTARTS = "SLURM_RESTART_COUNT"  # of the job; set from the first restart on
 
@@ -44,7 +44,8 @@ def launch(environment: Mapping[str, str]) -> Launch:
     other."""
     if "TORCHELASTIC_RUN_ID" in environment:
         return _torchrun(environment)
-    if _in_step(environment):
+    # a batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no step; the shell of salloc a special one
+    if _number(environment, STEP, 0, default=SPECIAL_STEPS) < SPECIAL_STEPS:
         return _slurm(environment)
     # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of what a launcher sets
     if "RANK" in environment or ("WORLD_SIZE" in environment and "SLURM_JOB_ID" not in environment):
@@ -63,7 +64,9 @@ def legible(environment: Mapping[str, str]) -> Launch | None:
 
 def advice(environment: Mapping[str, str]) -> str | None:
     """Return one line of advice for real processes inside a SLURM job but outside srun, else None."""
-    if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local" or _in_step(environment):
+    if "SLURM_JOB_ID" not in environment or launch(environment).kind != "local":
+        return None
+    if _number(environment, STEP, 0, default=SPECIAL_STEPS) < SPECIAL_STEPS:
         return None
     return (
         f"SLURM_JOB_ID={environment['SLURM_JOB_ID']} but this is not a step of srun: all processes run on this "
@@ -97,7 +100,7 @@ def _torchrun(environment: Mapping[str, str]) -> Launch:
     address, port = _text(environment, "MASTER_ADDR"), _port(environment)
     attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
     # the run id alone is "none" in every job that was not given one
-    named = [environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")]
+    named = [environment.get(name) for name in ("SLURM_JOB_ID", STEP, RESTARTS)]
     if "TORCHELASTIC_RUN_ID" in environment:
         named.insert(0, _text(environment, "TORCHELASTIC_RUN_ID"))
     job = "-".join(["torchrun", *(part for part in named if part), address, str(port), str(attempt)])
@@ -119,7 +122,7 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
                 f"{by_hand}={environment[by_hand]!r} contradicts {ours}={environment[ours]!r}: "
                 f"unset {by_hand}, or start the processes with torchrun"
             )
-    job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, "SLURM_STEP_ID", 0)
+    job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, STEP, 0)
     attempt, name = _number(environment, RESTARTS, 0, default=0), f"slurm-{job}.{step}"
     if nodes == 1:  # what is typed into a shell is no run of its step's
         return _local(attempt, None if PTY in environment else name)
@@ -143,15 +146,9 @@ def _tasks_here(environment: Mapping[str, str], nodes: int) -> int:
     return counts[int(here)] if _whole(here) and int(here) < len(counts) else nodes
 
 
-def _in_step(environment: Mapping[str, str]) -> bool:
-    """Return whether srun started this process. A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no
-    step; the shell of salloc may be a special step."""
-    return _number(environment, "SLURM_STEP_ID", 0, default=SPECIAL_STEPS) < SPECIAL_STEPS
-
-
 def _text(environment: Mapping[str, str], name: str) -> str:
     if name not in environment:
-        marks = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_STEP_ID")
+        marks = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", STEP)
         given = ", ".join(f"{mark}={environment[mark]!r}" for mark in marks if mark in environment)
         raise ValueError(f"{name} must be set where {given} is")
     if not environment[name].strip():

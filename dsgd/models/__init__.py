@@ -51,8 +51,7 @@ class MLP:
             raise ValueError(f"{rule}, got {str(list(self.hidden))[:100]}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
-        measured("mlp", input_shape)
-        labelled("mlp", classes)
+        labelled("mlp", classes, input_shape)
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
         from dsgd.models.networks import multilayer_perceptron
@@ -80,8 +79,7 @@ class ResNet:
             raise ValueError(f"norm must be batch or group, got {self.norm!r}")
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
-        measured(f"resnet{self.depth}", input_shape)
-        labelled(f"resnet{self.depth}", classes)
+        labelled(f"resnet{self.depth}", classes, input_shape)
         if len(input_shape) != 3 or min(input_shape[1:]) < 8:
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"model=resnet{self.depth} needs images of at least 8 x 8 pixels, got inputs of {shape}")
@@ -136,14 +134,11 @@ class Vector:
         return FreeVector(input_shape[0])
 
 
-def labelled(model: str, classes: int | None) -> int:
-    """Return the number of classes. Raises ValueError for data without classes, which `model` cannot serve."""
+def labelled(model: str, classes: int | None, input_shape: tuple[int, ...] = ()) -> int:
+    """Return the number of classes. Raises ValueError for data without classes, which `model` cannot serve, and for
+    data of tokens, if their shape is given."""
+    if isinstance(input_shape, TokenShape):
+        raise ValueError(f"model={model} needs data of measured numbers; data=text has tokens and needs model=gpt")
     if classes is None:
         raise ValueError(f"model={model} needs data with classes; data=quadratic has none and needs model=vector")
     return classes
-
-
-def measured(model: str, input_shape: tuple[int, ...]) -> None:
-    """Raise ValueError for data of tokens, which `model` cannot serve."""
-    if isinstance(input_shape, TokenShape):
-        raise ValueError(f"model={model} needs data of measured numbers; data=text has tokens and needs model=gpt")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dsgd.models import TokenShape, labelled, measured
+from dsgd.models import TokenShape, labelled
 from dsgd.models.user_code import RAISED, call_by_path, first_line
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ class Torchvision:
     zero_init_last_norm: bool = False  # of every residual block: it begins as the identity (Goyal et al. 2017, 5.1)
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
-        measured(self.name, input_shape)
-        labelled(self.name, classes)
+        labelled(self.name, classes, input_shape)
         if len(input_shape) != 3 or input_shape[0] != 3:
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"model={self.name} needs images of 3 channels, got inputs of {shape}")

@@ -11,7 +11,7 @@ from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
 from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions, chosen
 from dsgd.runner.trust import TRUSTED
-from dsgd.runner.values import CHOSEN, ConfigError, build, checked, one_of, prefixed, shown
+from dsgd.runner.values import CHOSEN, ConfigError, build, checked, prefixed, shown
 
 CHOICES = {  # of `engine.*`
     "name": ("auto", "sim", "dist", "torch"),
@@ -47,7 +47,8 @@ class EngineOptions:
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
-            one_of(getattr(self, name), choices, name)
+            if (given := getattr(self, name)) not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(given)}")
         if self.collectives == "torch" and self.workers_per_gpu > 1:
             raise ValueError(
                 f"collectives must be own where workers_per_gpu = {self.workers_per_gpu} share one, got torch"
@@ -131,8 +132,8 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"{key} must be >= {least}, got {value}")
     if nodes > MOST_NODES:
         raise ConfigError(f"nodes must be <= {MOST_NODES}, got {nodes}")
-    with prefixed(None):
-        precision = one_of(values["precision"], PRECISIONS, "precision")
+    if (precision := values["precision"]) not in PRECISIONS:
+        raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {shown(precision)}")
     parts = {group: build(cls, values[group], group) for group, cls in PARTS.items()}
     with prefixed(None):
         track = checked(values["track"], list[str], "track")

@@ -82,13 +82,6 @@ def locate(path: Any, group: str) -> Any:
     return target
 
 
-def one_of(value: Any, choices: tuple[str, ...], key: str) -> str:
-    """Return the value. Raises ValueError if it is none of the choices."""
-    if value not in choices:
-        raise ValueError(f"{key} must be one of {', '.join(choices)}, got {shown(value)}")
-    return value
-
-
 def checked(value: Any, hint: Any, key: str) -> Any:
     """Return the value as the annotated type; an integer serves as a number, 1e6 as an integer. Raises ConfigError."""
     origin = typing.get_origin(hint)
