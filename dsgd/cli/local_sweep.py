@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -49,39 +49,28 @@ class _Running:
     shown: int = 0
 
 
+@dataclass
 class LocalSweep:
-    """Starts the jobs of a sweep, those that have a plan, and takes in how they end.
+    """Starts the jobs of a sweep, those that have a plan, and takes in how they end."""
 
-    at_once: number of jobs at a time; None: as many as there is room for (`jobs_at_once`). outcome: takes the status of
-    each run, by its folder. tally: of a command with other sweeps; None: of these jobs alone. printed: lines that
-    need not come again, of other sweeps of the same command."""
+    _jobs: Sequence[Job]
+    at_once: InitVar[int | None]  # number of jobs at a time; None: as many as there is room for (`jobs_at_once`)
+    _outcome: dict[Path, str]  # takes the status of each run, by its folder
+    _interruption: Interruption
+    tally: InitVar[Tally | None] = None  # of a command with other sweeps; None: of these jobs alone
+    _printed: set[str] = field(default_factory=set)  # lines that need not come again
+    _durations: dict[Hashable, float] = field(default_factory=dict)  # by kind; infinite while its first job goes on
+    _children: Children = field(default_factory=Children)
+    _running: dict[int, _Running] = field(default_factory=dict)
+    _failed: list[str] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        at_once: int | None,
-        outcome: dict[Path, str],
-        interruption: Interruption,
-        tally: Tally | None = None,
-        printed: set[str] | None = None,
-    ) -> None:
-        self._jobs = jobs
-        self._at_once = at_once or 1
-        self._auto = at_once is None
-        self._outcome = outcome
-        self._interruption = interruption
-        self._kinds: Sequence[Hashable] = [
-            kind_of_job(job.plan.config) if job.plan is not None else None for job in jobs
-        ]
-        self._durations: dict[Hashable, float] = {}  # by kind; infinite while its first job goes on
-        self._children = Children()
-        self._running: dict[int, _Running] = {}
-        self._failed: list[str] = []
-        self._printed = set() if printed is None else printed
-        self._stack = ExitStack()
+    def __post_init__(self, at_once: int | None, tally: Tally | None) -> None:
+        self._at_once, self._auto = at_once or 1, at_once is None
+        self._kinds: Sequence[Hashable] = [job.plan and kind_of_job(job.plan.config) for job in self._jobs]
         self._tally = Tally() if tally is None else tally
         if tally is None:
-            self._tally.expect(len(jobs))
+            self._tally.expect(len(self._jobs))
             self._stack.callback(self._tally.close)
 
     def run(self, ended: Callable[[], None] = lambda: None) -> None:

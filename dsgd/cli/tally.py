@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
@@ -19,25 +20,26 @@ LOOK_S = 0.5  # between two looks at what has changed
 FEWEST_TIMED = 3  # runs from which the time that is left follows
 
 
+@dataclass
 class Tally:
     """Counts runs that have ended, of those that are expected, and shows both.
 
     The expected number may change, as that of a search does; the bar never goes back."""
 
-    def __init__(self, part: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """part: of the command, said before the numbers: `study 2 of 5`. clock: in seconds."""
+    _part: str = ""  # of the command, said before the numbers: `study 2 of 5`
+    _clock: Callable[[], float] = time.monotonic  # in seconds
+    _expected: int = 0
+    _about: bool = False
+    _before: int = 0  # runs that were there already
+    _made: int = 0
+    _share: float = 0.0
+    _running: dict[str, Callable[[], str]] = field(default_factory=dict)  # label, what says how far the run has come
+    _used_s: float = 0.0  # while runs were under way
+    _resumed_s: float | None = None
+    _next_s: float = EVERY_S
+
+    def __post_init__(self) -> None:
         console, changes = bar_console()
-        self._part = part
-        self._clock = clock
-        self._expected = 0
-        self._about = False
-        self._before = 0  # runs that were there already
-        self._made = 0
-        self._share = 0.0
-        self._running: dict[str, Callable[[], str]] = {}  # label, what says how far the run has come
-        self._used_s = 0.0  # while runs were under way
-        self._resumed_s: float | None = None
-        self._next_s = EVERY_S
         self._bar = Progress(
             BarColumn(24),
             TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),

@@ -52,30 +52,28 @@ def _folders(driver: Path) -> int:
 @cache
 def _counted(nvml: str) -> int:
     """Return the number of GPUs that NVML knows; 0 without it."""
-    try:
-        library = ctypes.CDLL(nvml)
-    except OSError:
-        return 0
-    if library.nvmlInit_v2():
-        return 0
     count = ctypes.c_uint()
-    failed = library.nvmlDeviceGetCount_v2(ctypes.byref(count))
-    library.nvmlShutdown()
-    return 0 if failed else count.value
+    return count.value if _answers(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count)) else 0
 
 
 def driver_version(nvml: str = NVML) -> str | None:
     """Return the version of NVIDIA's driver, like `570.86.15`; None where NVML does not say."""
+    text = ctypes.create_string_buffer(DRIVER_BYTES)
+    answers = _answers(nvml, "nvmlSystemGetDriverVersion", text, ctypes.c_uint(DRIVER_BYTES))
+    return text.value.decode(errors="replace") if answers else None
+
+
+def _answers(nvml: str, function: str, *arguments: object) -> bool:
+    """Ask NVML, which writes its answer into the arguments. Returns whether it has answered."""
     try:
         library = ctypes.CDLL(nvml)
     except OSError:
-        return None
+        return False
     if library.nvmlInit_v2():
-        return None
-    text = ctypes.create_string_buffer(DRIVER_BYTES)
-    failed = library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(DRIVER_BYTES))
+        return False
+    failed = getattr(library, function)(*arguments)
     library.nvmlShutdown()
-    return None if failed else text.value.decode(errors="replace")
+    return not failed
 
 
 def _device_files(devices: Path) -> int:
