@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.runner.values import ConfigError
 from dsgd.runner.withdrawn import FLAGS
 from dsgd.safe_text import for_terminal
@@ -51,6 +52,25 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._inside = False
+
+
+def command_parser(program: str, description: str | None, epilog: str | None = None) -> Parser:
+    """Return the parser of a command, with --version."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog=program, description=description, epilog=epilog, formatter_class=form)
+    parser.add_argument("--version", action="version", version=version_line())
+    return parser
+
+
+def exit_status(program: str, work: Callable[[], int]) -> int:
+    """Return the exit status of a command's work: its own, 2 after one line on stderr, or 130 on Ctrl-C."""
+    try:
+        return work()
+    except ValueError as error:
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
+        return EXIT_CONFIG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
 
 
 def unrecognized(unknown: Sequence[str], given: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, check_quotes, one_line, version_line
+from dsgd.cli.arguments import check_quotes, command_parser, one_line
 from dsgd.cli.compose import ConfigTree
 from dsgd.cli.folders import check_file
 from dsgd.host.launcher import launch
@@ -54,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="dsgd-calibrate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=version_line())
+    parser = command_parser("dsgd-calibrate", __doc__)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys of dsgd-run: nodes, model, data, ...")
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write, FOLDER/cluster/NAME.yaml")
     parser.add_argument("--steps", type=int, default=100, help="steps of each worker (default: %(default)s)")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import Parser, check_quotes, key_of, opened, version_line
+from dsgd.cli.arguments import check_quotes, command_parser, key_of, opened
 from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.cli.compose import ConfigTree, options_of
 from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
@@ -70,13 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    command_line = Parser(
-        prog="dsgd-compare",
-        description="Tune each contender, measure it on several seeds, and tell which reaches the target first.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command_line.add_argument("--version", action="version", version=version_line())
+    description = "Tune each contender, measure it on several seeds, and tell which reaches the target first."
+    command_line = command_parser("dsgd-compare", description, EXAMPLES)
     command_line.add_argument(
         "--folder", default="comparison", metavar="DIR", help="folder of the comparison (default: %(default)s)"
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsgd.cli.arguments import Parser, one_line, version_line
+from dsgd.cli.arguments import command_parser, exit_status
 from dsgd.cli.folders import check_file, check_writable
 from dsgd.host.terminal import table_console
 from dsgd.safe_text import for_terminal
@@ -26,13 +27,7 @@ LOG_HELP = "logarithmic axes: x, y, x,y or none (default: those whose values spa
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
-    try:
-        return run(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
-        print(f"dsgd-plot: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return exit_status("dsgd-plot", partial(run, sys.argv[1:] if argv is None else argv))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -59,8 +54,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="dsgd-plot", description="Draw figures and a summary table from run records alone.")
-    parser.add_argument("--version", action="version", version=version_line())
+    parser = command_parser("dsgd-plot", "Draw figures and a summary table from run records alone.")
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or folders with runs below (multirun)")
     parser.add_argument("--out", default="figures", metavar="DIR", help="where to write (default: %(default)s)")
     parser.add_argument(

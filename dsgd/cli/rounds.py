@@ -24,7 +24,7 @@ from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
 from dsgd.record.written import write_atomically
-from dsgd.runner.gradient_time import is_open, kind_of, measured_gradient_s
+from dsgd.runner.gradient_time import is_open, with_time_of_kind
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
@@ -95,14 +95,15 @@ class LocalRunner:
         leaves it open: measured once, and kept in the folder."""
         if not is_open(plan):
             return plan
-        path, kind = self._folder / TIMES, kind_of(plan.config)
+        path = self._folder / TIMES
         times = json_object(read_bounded(path, TIMES_BYTES)) if path.exists() else {}
         if times is None or any(math.isnan(number(times[kind])) for kind in times):
             raise ConfigError(f"{path} must hold the seconds of gradients, got something else")
-        if kind not in times:
-            times[kind] = measured_gradient_s(plan.config)
+        before = len(times)
+        plan = with_time_of_kind(plan, times)
+        if len(times) > before:
             write_atomically(path, (json.dumps(times, indent=1) + "\n").encode())
-        return replace(plan, gradient_s=times[kind])
+        return plan
 
 
 class SlurmRunner:

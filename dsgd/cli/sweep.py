@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from dsgd.cli.arguments import Parser, check_quotes, key_of, one_line, version_line
+from dsgd.cli.arguments import Parser, check_quotes, command_parser, exit_status, key_of
 from dsgd.cli.folders import check_writable
 from dsgd.cli.stored_sweep import code_of_point
 from dsgd.host.terminal import table_console
@@ -38,25 +38,17 @@ submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status: 0, 2 after one line on stderr, or 130 on Ctrl-C."""
-    try:
+
+    def work() -> int:
         options = parser().parse_args(argv)
         return options.command(options)
-    except ValueError as error:
-        print(f"dsgd-sweep: {one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+
+    return exit_status("dsgd-sweep", work)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser; the `command` of what it returns is the function to call with it."""
-    whole = Parser(
-        prog="dsgd-sweep",
-        description="A grid of runs as jobs of SLURM.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    whole.add_argument("--version", action="version", version=version_line())
+    whole = command_parser("dsgd-sweep", "A grid of runs as jobs of SLURM.", EXAMPLES)
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str, points: str | None) -> Parser:

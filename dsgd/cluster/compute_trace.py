@@ -58,7 +58,7 @@ class JitterLaw:
             rule = f"jitter_skew must be in [{least:.4g}, {MOST_SKEW:g}] (jitter^3 + 3 jitter: a log-normal's own)"
             raise ValueError(f"{rule}, got {self.skew:g}")
 
-    @property
+    @cached_property
     def base_cv(self) -> float:
         """Return the standard deviation, over the mean, of the log-normal that is shifted and scaled: v with
         v^3 + 3 v = skew."""

@@ -263,14 +263,15 @@ def with_shared_times(
     if not any(map(is_open, plans)):
         return list(plans)
     times = _times_before(plans, jobs)
+    return [with_time_of_kind(plan, times) if plan is not None and is_open(plan) else plan for plan in plans]
 
-    def timed(plan: Plan) -> Plan:
-        kind = kind_of(plan.config)
-        if kind not in times:
-            times[kind] = measured_gradient_s(plan.config)
-        return replace(plan, gradient_s=times[kind])
 
-    return [timed(plan) if plan is not None and is_open(plan) else plan for plan in plans]
+def with_time_of_kind(plan: Plan, times: dict[str, float]) -> Plan:
+    """Return a plan with the time of its kind of gradients, which is measured if it is not among `times` yet."""
+    kind = kind_of(plan.config)
+    if kind not in times:
+        times[kind] = measured_gradient_s(plan.config)
+    return replace(plan, gradient_s=times[kind])
 
 
 def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, float]:

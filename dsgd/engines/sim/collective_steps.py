@@ -156,20 +156,16 @@ def _with_surplus(p: int, node: int, n_bytes: float, core: Iterator[Step]) -> It
         yield Step(partner, n_bytes, [])
 
 
+@dataclass(eq=False)
 class Collective:
-    """One collective under way. startup_s: between a worker's turn and its first message. ready: the nodes that can
-    begin. arrived: messages by (receiver, sender), less those that were waited for. missing: how many nodes have not
-    come to its end. done: called when all have."""
+    """One collective under way."""
 
-    def __init__(
-        self, n_bytes: float, startup_s: float, missing: int, ready: set[int], done: Callable[[], None] | None
-    ) -> None:
-        self.n_bytes = n_bytes
-        self.startup_s = startup_s
-        self.missing = missing
-        self.ready = ready
-        self.done = done
-        self.arrived: Counter[tuple[int, int]] = Counter()
+    n_bytes: float
+    startup_s: float  # between a worker's turn and its first message
+    missing: int  # how many nodes have not come to its end
+    ready: set[int]  # the nodes that can begin
+    done: Callable[[], None] | None  # called when all have come to its end
+    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (receiver, sender), less those waited for
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 
@@ -73,15 +74,14 @@ class Processor:
         return self.mean_s if self._jitter is None else self.mean_s * self._jitter.factor(start_s)
 
 
+@dataclass(eq=False)
 class JitterDraws:
     """Draw the factors of one node's gradient times."""
 
-    def __init__(self, law: JitterLaw, rng: np.random.Generator) -> None:
-        self._law = law
-        self._rng = rng
-        self._base_cv = law.base_cv
-        self._level: float | None = None  # of the normal that a log-normal with a memory is made of
-        self._start_s = 0.0  # of the gradient that has this level
+    _law: JitterLaw
+    _rng: np.random.Generator
+    _level: float | None = None  # of the normal that a log-normal with a memory is made of
+    _start_s: float = 0.0  # of the gradient that has this level
 
     def factor(self, start_s: float) -> float:
         """Draw the factor of a gradient that begins at this time. A normal one that is not above 0 is drawn again: one
@@ -94,8 +94,8 @@ class JitterDraws:
             while (factor := self._rng.normal(1.0, law.cv)) <= 0:
                 pass
             return factor
-        base = self._remembering(start_s) if law.memory_s else lognormal(self._rng, self._base_cv)
-        return base if law.skew is None else 1 + (base - 1) * law.cv / self._base_cv
+        base = self._remembering(start_s) if law.memory_s else lognormal(self._rng, law.base_cv)
+        return base if law.skew is None else 1 + (base - 1) * law.cv / law.base_cv
 
     def _remembering(self, start_s: float) -> float:
         """Draw a log-normal factor that is correlated with the one before, the less the longer ago that was."""
@@ -104,7 +104,7 @@ class JitterDraws:
             kept = math.exp((self._start_s - start_s) / self._law.memory_s)
             level = kept * self._level + math.sqrt(1 - kept**2) * level
         self._level, self._start_s = level, start_s
-        variance = math.log1p(self._base_cv**2)
+        variance = math.log1p(self._law.base_cv**2)
         return math.exp(math.sqrt(variance) * level - variance / 2)
 
 
