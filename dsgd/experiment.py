@@ -141,7 +141,7 @@ class Experiment:
         if (rate := self.peak_lr * self.schedule.highest) > LARGEST:
             raise ValueError(f"optimizer.lr must stay <= {LARGEST:g} through schedule.*, got {rate:g}")
         every_s = self.eval.every_time_s
-        if every_s is not None and (lasts_s := self._least_time_s()) / every_s > MOST_MARKS:
+        if every_s is not None and (lasts_s := self.least_time_s()) / every_s > MOST_MARKS:
             rule = f">= {lasts_s / MOST_MARKS:g} ({MOST_MARKS:,} marks in {lasts_s:g} s, about what the budget allows)"
             raise ValueError(f"eval.every_time_s must be {rule}, got {every_s:g}")
         if self.eval.conservation and self.gradients == "none":
@@ -162,17 +162,11 @@ class Experiment:
             rule = "algo.elastic must be false with cluster.islands, links or collective_messages"
             raise ValueError(f"{rule}, which know no all-reduce without some of the nodes, got true")
 
-    def _least_time_s(self) -> float:
+    def least_time_s(self) -> float:
         """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
         limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
         total = math.inf if self.total_samples is None else self.total_samples
         return min(limit_s, self.cluster.longest_s * total / self._step_samples)
-
-    @property
-    def marks(self) -> float:
-        """Estimate how many evaluation marks the budget allows."""
-        every_s, total = self.eval.every_time_s, self.total_samples or 0
-        return total / max(self.mark_samples, self.unit) + (self._least_time_s() / every_s if every_s else 0)
 
     @cached_property
     def epoch_samples(self) -> int:

@@ -148,7 +148,7 @@ class ConfigTree:
         else:
             getattr(plugin, action)()
 
-    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], None] = lambda: None) -> list[Job]:
+    def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], object] = lambda: None) -> list[Job]:
         """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
 
         between: called before each job of a sweep; what it raises ends this."""
@@ -168,7 +168,7 @@ class ConfigTree:
         return jobs
 
     def grid(
-        self, overrides: Sequence[str], hydra: Sequence[str], between: Callable[[], None] = lambda: None
+        self, overrides: Sequence[str], hydra: Sequence[str], between: Callable[[], object] = lambda: None
     ) -> list[Job]:
         """Return the runs of a grid. hydra: overrides of Hydra's own keys, the folder among them. between: as above.
         Raises ConfigError."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nextafter
-from typing import Any
+from typing import Any, TypeVar
 
 from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
 from dsgd.cluster.disturbances import LONGEST_S, Congestion, Stall
@@ -34,6 +34,17 @@ RANGES = (
     (("islands",), 1, inf, ">= 1", ""),
     (("loss",), 0, BELOW_1, ">= 0 and < 1", ""),
 )
+
+T = TypeVar("T")
+
+
+def _read_once(key: str, read: Callable[[Any], T]) -> cached_property[T | None]:
+    """Return a property of a cluster that is what `read` makes of the value of a key; None where that is null."""
+
+    def value(cluster: Cluster) -> T | None:
+        return None if (given := getattr(cluster, key)) is None else read(given)
+
+    return cached_property(value)
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,10 @@ class Cluster:
     bucket_startup_s: float = 0.0  # seconds before each bucket, or the whole where there are none
     gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
     time_model: str | None = None  # whose time this is, when it is not the trained model's
+
+    replayed = _read_once("compute_trace", ComputeTrace.read)  # gradient times
+    failing = _read_once("failures", Failures.from_entry)  # when nodes fail
+    link_matrix = _read_once("links", LinkMatrix.from_entry)  # what is between regions
 
     def __post_init__(self) -> None:
         for names, least, most, rule, form in RANGES:
@@ -163,16 +178,6 @@ class Cluster:
         kind, skew = self.jitter_distribution, self.jitter_skew
         return JitterLaw(self.jitter, kind, skew, self.jitter_persistent, self.jitter_memory_s)
 
-    @cached_property
-    def replayed(self) -> ComputeTrace | None:
-        """Return the gradient times that are replayed, None without `compute_trace`."""
-        return None if self.compute_trace is None else ComputeTrace.read(self.compute_trace)
-
-    @cached_property
-    def failing(self) -> Failures | None:
-        """Return when nodes fail, None without `failures`."""
-        return None if self.failures is None else Failures.from_entry(self.failures)
-
     @property
     def mean_gradient_s(self) -> float | None:
         """Return the seconds of a gradient on average, None where they are still to be measured."""
@@ -189,11 +194,6 @@ class Cluster:
         if self.islands > 1:
             return self._payload(self.wan_bandwidth or self.bandwidth)
         return self._payload(self.wan_bandwidth) if self.links is not None and self.wan_bandwidth else None
-
-    @cached_property
-    def link_matrix(self) -> LinkMatrix | None:
-        """Return what is between regions, None without `links`."""
-        return None if self.links is None else LinkMatrix.from_entry(self.links)
 
     @property
     def limits_connections(self) -> bool:

@@ -77,46 +77,37 @@ def _owner_lives(folder: Path, name: str) -> bool | None:
 
 def _take(folder: Path, name: str) -> int:
     """Return a descriptor of the file in the folder, locked, with its owner in it. Raises FolderInUse, and OSError."""
+    path, owner = folder / name, f"{socket.gethostname()}\n{os.getpid()}\n".encode()
     for attempt in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = open_kept(folder / name, os.O_RDWR)
-        except FileNotFoundError:  # whoever was refused has taken the folder away
-            if attempt == TRIALS - 1:
+        with contextlib.ExitStack() as stack:
+            try:
+                descriptor = open_kept(path, os.O_RDWR)
+            except FileNotFoundError:  # whoever was refused has taken the folder away
+                if attempt == TRIALS - 1:
+                    raise
+                continue
+            stack.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise FolderInUse(folder) from error
+            except OSError as error:
+                if error.errno not in UNLOCKABLE:
+                    raise
+                warning = f"{folder} cannot be locked ({error.strerror}): start nothing else in it"
+                print(f"warning: {warning}", file=sys.stderr)
+            try:
+                if not os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                    continue
+            except FileNotFoundError:  # its owner has given it back since it was opened
+                continue
+            try:
+                os.ftruncate(descriptor, os.pwrite(descriptor, owner, 0))
+                os.fsync(descriptor)
+            except OSError:
+                os.unlink(path)
                 raise
-            continue
-        try:
-            if _lock(descriptor, folder, name):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+            stack.pop_all()
+            return descriptor
     raise FolderInUse(folder)
-
-
-def _lock(descriptor: int, folder: Path, name: str) -> bool:
-    """Lock a file and write its owner into it; returns whether it still is the one in the folder.
-
-    Raises FolderInUse, and OSError."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise FolderInUse(folder) from error
-    except OSError as error:
-        if error.errno not in UNLOCKABLE:
-            raise
-        print(f"warning: {folder} cannot be locked ({error.strerror}): start nothing else in it", file=sys.stderr)
-    try:
-        if not os.path.samestat(os.fstat(descriptor), os.lstat(folder / name)):
-            return False
-    except FileNotFoundError:  # its owner has given it back since it was opened
-        return False
-    try:
-        owner = f"{socket.gethostname()}\n{os.getpid()}\n".encode()
-        os.ftruncate(descriptor, os.pwrite(descriptor, owner, 0))
-        os.fsync(descriptor)
-    except OSError:
-        os.unlink(folder / name)
-        raise
-    return True

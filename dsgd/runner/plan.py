@@ -77,9 +77,12 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
         why += "\ncompile: torch.compile translates the model before the first step, which may take minutes"
     if engine == "sim" and experiment.cluster.collective_messages:
         why += _many_messages(experiment)
-    if experiment.marks > MOST_MARKS:
+    every_s, total = experiment.eval.every_time_s, experiment.total_samples or 0
+    marks = total / max(experiment.mark_samples, experiment.unit)
+    marks += experiment.least_time_s() / every_s if every_s else 0
+    if marks > MOST_MARKS:
         room = f"{METRICS} has room for about {MOST_MARKS:,}, and a run fails beyond it"
-        why += f"\nwarning: the budget allows {experiment.marks:,.0f} evaluations, {room}; eval.every_* sets fewer"
+        why += f"\nwarning: the budget allows {marks:,.0f} evaluations, {room}; eval.every_* sets fewer"
     if len(set(experiment.sample_limits.values())) > 1:
         why += f"\n{tightest(experiment)}"
     return Plan(config, engine, why, checkpoint, extended=extended)

@@ -4,6 +4,7 @@ into how many buckets a gradient is cut, each all-reduced as soon as the backwar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from torch import Tensor
@@ -26,30 +27,27 @@ def bucket_count(n_bytes: float) -> int:
     return ceil(n_bytes / bucket_bytes(n_bytes))
 
 
+@dataclass
 class StepRules:
     """Apply the budget, the schedule and the optimiser of an experiment to its workers.
 
     samples: in every method, the samples that all workers together have processed, as far as the engine knows. In
     lock-step they are computed from the worker's own steps instead, so that every worker uses the same rate for the
-    same step and ends after the same step, whenever it gets there. matrices: those in the parameters, in order.
+    same step and ends after the same step, whenever it gets there.
     """
 
-    def __init__(self, experiment: Experiment, matrices: Sequence[Matrix]) -> None:
-        self._experiment = experiment
-        self._matrices = matrices
-        self._lockstep = experiment.algo.lockstep
-        self._total = experiment.total_samples
-        self._rate = (0, experiment.learning_rate(0))  # the latest: after so many samples
+    _experiment: Experiment
+    _matrices: Sequence[Matrix]  # those in the parameters, in order
+    _rate: tuple[int, float] = (-1, 0.0)  # the latest: after so many samples
 
     def done(self, worker: Worker, samples: int) -> bool:
         """Tell whether the worker has used up the budget of samples."""
-        if self._total is None:
-            return False
-        return (worker.steps * self._experiment.unit if self._lockstep else samples) >= self._total
+        total, lockstep = self._experiment.total_samples, self._experiment.algo.lockstep
+        return total is not None and (worker.steps * self._experiment.unit if lockstep else samples) >= total
 
     def learning_rate(self, worker: Worker, samples: int) -> float:
         """Return the learning rate of the worker's next step."""
-        if self._lockstep:
+        if self._experiment.algo.lockstep:
             samples = worker.steps * self._experiment.unit
         if samples != self._rate[0]:  # the simulator asks for one worker after the other, mostly at equal counts
             self._rate = (samples, self._experiment.learning_rate(samples))

@@ -81,7 +81,7 @@ class Simulation:
                 if (due := self._due()) is not None:
                     yield from self._mark(due)
                     continue
-                if self._finished():
+                if self.end_s is not None:
                     yield from self._mark(self.time_s)
                     if self.status == "running":
                         self.status = "diverged" if machine.diverged else "completed"
@@ -101,12 +101,20 @@ class Simulation:
         self.machine.evaluator = evaluator
 
     def _due(self) -> float | None:
-        """Return the time of a mark that is due before the next event, None if none is. A mark of samples comes after
-        all events of its time."""
-        machine, every_s = self.machine, self.experiment.eval.every_time_s
+        """Return the time of a mark that is due before the next event, None if none is, and note the end of the run. A
+        mark of samples comes after all events of its time."""
+        machine, every_s, limit_s = self.machine, self.experiment.eval.every_time_s, self.experiment.budget.time_s
         now, following = machine.loop.now, machine.loop.next_time
         interval = self.experiment.mark_samples
-        over = self._finished()
+        if self.end_s is None:
+            if machine.over:
+                self.end_s = now
+            elif limit_s is not None and (following is None or following > limit_s):
+                self.end_s = limit_s
+            elif following is None:
+                stuck = [task.owner.worker.rank for task in machine.tasks if not task.finished]
+                raise RuntimeError(f"workers {stuck} wait for something that never happens, at {now:g} s")
+        over = self.end_s is not None
         if machine.samples >= self.progress.next_samples * interval and (over or following is None or following > now):
             self.progress.next_samples = int(machine.samples // interval) + 1
             return now
@@ -116,20 +124,6 @@ class Simulation:
                 self.progress.next_time += 1
                 return mark_s
         return None
-
-    def _finished(self) -> bool:
-        machine, limit_s = self.machine, self.experiment.budget.time_s
-        if self.end_s is not None:
-            return True
-        following = machine.loop.next_time
-        if machine.over:
-            self.end_s = machine.loop.now
-        elif limit_s is not None and (following is None or following > limit_s):
-            self.end_s = limit_s
-        elif following is None:
-            stuck = [task.owner.worker.rank for task in machine.tasks if not task.finished]
-            raise RuntimeError(f"workers {stuck} wait for something that never happens, at {machine.loop.now:g} s")
-        return self.end_s is not None
 
     def _mark(self, time_s: float) -> Iterator[Mark]:
         """Yield the mark at a time, unless the last one had the same time and samples."""
