@@ -1,22 +1,39 @@
-"""Have batches of a user's samples read before they are asked for, where that changes no bit, and say what it costs."""
+"""Have batches of a user's samples read before they are asked for, where that changes no bit, and say what it costs.
+
+The processes that read are forked, not started by exec: a user's sets are shared with them, as with every process of a
+run, and are not loaded once more. So they have to be forked while this process has one thread.
+"""
 
 from __future__ import annotations
 
+import math
+import mmap
+import signal
+import socket
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from dsgd.data.reading_pool import PendingRead, ReadBatch, ReadingPool
+from dsgd.data import DataLost
+from dsgd.data.slot_pool import SIGNALS, Chunk, PendingBatch, SlotPool, answer_requests
+from dsgd.host.fork import ForkedProcess, fork
+from dsgd.host.signals import end_with_parent
+from dsgd.host.title import set_title
 
 WORTH_S = 1e-3  # of reading a batch: below it, to ask another process takes about as long
 SAID_AFTER, SAID_AFTER_S = 20, 10.0  # batches or seconds, whichever comes first
 HERE = "in the process that trains"
 OTHERS = "its samples depend on more than the global random numbers of torch, NumPy and Python"
+MEMORY_BYTES = 1 << 30  # of address space, unless few batches take more; pages that are not used take no memory
+SLOTS = 4096  # at most
+ALIGNED = 64  # bytes
+
+ReadBatch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,107 @@ class EvaluationRead:
 Read = TrainingRead | EvaluationRead
 
 
+class PendingRead(PendingBatch):
+    """A batch that is being read, in one piece. tried: it is read twice, to see whether that gives the same bits.
+    answer: once it is there."""
+
+    def __init__(self, read: Read, tried: bool = False) -> None:
+        super().__init__(1, 1)
+        self.contents = {"tried": tried, **asdict(read)}
+        self.answer: dict[str, Any] = {}
+
+
+class ReadingPool(SlotPool[PendingRead]):
+    """The reading processes of this process. A slot holds a batch."""
+
+    kind = "reading"
+    patience_s = math.inf  # as where samples are read in the process that trains
+
+    def __init__(
+        self,
+        processes: int,
+        read: Callable[[Read], ReadBatch],
+        most: int,
+        input_shape: Sequence[int],
+        dtype: torch.dtype,
+    ) -> None:
+        """read: reads a batch, in a reading process; raises DataLost. most: samples of a batch."""
+        self._read, self._shape, self._dtype = read, tuple(input_shape), dtype
+        needed = most * (torch.int64.itemsize + math.prod(input_shape) * dtype.itemsize)
+        self._slot_bytes = -(-needed // ALIGNED) * ALIGNED
+        slots = max(4 * processes, min(SLOTS, MEMORY_BYTES // self._slot_bytes))
+        self._memory = mmap.mmap(-1, slots * self._slot_bytes)  # without a name: nothing is left of it
+        super().__init__(processes, slots, 1, lambda rank, step: PendingRead(TrainingRead(rank, step)))
+
+    def take(self, pending: PendingRead) -> ReadBatch:
+        """Wait for a batch and return it. Raises DataLost, also if a process dies."""
+        [batch] = [self._copied(chunk, pending) for chunk in self.collect(pending)]
+        return batch
+
+    def _copied(self, chunk: Chunk, pending: PendingRead) -> ReadBatch:
+        assert chunk.slot is not None
+        inputs, labels = self._slot(chunk.slot, pending.answer["rows"])
+        return inputs.clone(), labels.clone()
+
+    def _contents(self, chunk: Chunk) -> dict[str, Any]:
+        assert isinstance(chunk.batch, PendingRead)
+        return chunk.batch.contents
+
+    def _answered(self, chunk: Chunk, answer: dict[str, Any]) -> None:
+        assert isinstance(chunk.batch, PendingRead)
+        if (error := answer.get("error")) is not None:
+            raise DataLost(error)
+        chunk.batch.answer = answer
+
+    def _slot(self, slot: int, rows: int) -> ReadBatch:
+        """Return inputs and labels of a slot, which lie in shared memory."""
+        begin, count = slot * self._slot_bytes, rows * math.prod(self._shape)
+        labels = torch.frombuffer(self._memory, dtype=torch.int64, count=rows, offset=begin)
+        begin += rows * torch.int64.itemsize
+        inputs = torch.frombuffer(self._memory, dtype=self._dtype, count=count, offset=begin)
+        return inputs.view(rows, *self._shape), labels
+
+    def _start(self, theirs: socket.socket) -> ForkedProcess:
+        def prepare() -> None:
+            end_with_parent(self.owner, signal.SIGKILL)
+            signal.set_wakeup_fd(-1)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            set_title("reader", f"dsgd: reads samples for process {self.owner}")
+            self._link.close()
+
+        def serve() -> int:
+            torch.set_num_threads(1)
+            answer_requests(theirs, self.owner, self._answer)
+            return 0
+
+        return ForkedProcess(fork(prepare, serve))
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Read a batch into its slot; return the number of its samples, the seconds that it took, and whether reading
+        it once more gave the same bits; or the error."""
+        try:
+            began = perf_counter()
+            batch = self._read(_as_read(request))
+            seconds, same = perf_counter() - began, True
+            if request["tried"]:
+                began = perf_counter()  # the first time may have opened files, and imported what is needed
+                same = all(map(torch.equal, batch, self._read(_as_read(request))))
+                seconds = perf_counter() - began
+        except DataLost as error:
+            return {"error": str(error)}
+        for target, source in zip(self._slot(request["slot"], len(batch[1])), batch, strict=True):
+            target.copy_(source)
+        return {"rows": len(batch[1]), "seconds": seconds, "same": same}
+
+
+def _as_read(contents: dict[str, Any]) -> Read:
+    if "rank" in contents:
+        return TrainingRead(contents["rank"], contents["step"])
+    return EvaluationRead(contents["test"], contents["begin"], contents["indices"])
+
+
 class BatchesAhead:
     """Serves the batches that `read` gives, from processes that read ahead on the assumption that (rank, step) is
     followed by (rank, step + 1); any other order gives the same batches, more slowly. One thread at a time.
@@ -58,12 +176,9 @@ class BatchesAhead:
     ) -> None:
         """name: of the data. batch_size: of training. most: samples of a batch of training or evaluation."""
         self._read, self._batch_size = read, batch_size
-        self._pool: ReadingPool | None = ReadingPool(
-            processes, lambda request: read(_as_read(request)), most, input_shape, dtype
-        )
+        self._pool: ReadingPool | None = ReadingPool(processes, read, most, input_shape, dtype)
         self.owner = self._pool.owner
         self._is_tried = False
-        self._ahead: dict[int, deque[tuple[int, PendingRead]]] = {}  # by rank, in the order of steps
         self._cost = ReadingCost(name, f"ahead in {processes} process{'es' * (processes > 1)}")
 
     def batch(self, read: TrainingRead) -> ReadBatch:
@@ -75,7 +190,7 @@ class BatchesAhead:
             batch = self._read(read)
             self._cost.count(perf_counter() - began, perf_counter() - began)
             return batch
-        pending = self._pending(self._pool, read)
+        pending = self._pool.of_step(read.rank, read.step)
         batch = self._pool.take(pending)
         self._cost.count(pending.answer["seconds"], perf_counter() - began)
         return batch
@@ -86,19 +201,21 @@ class BatchesAhead:
         left = iter(reads)
         if not self._is_tried and (read := next(left, None)) is not None:
             yield self._first(read)
-        yield from map(self._read, left) if self._pool is None else _in_order(self._pool, left)
+        if (pool := self._pool) is None:
+            yield from map(self._read, left)
+        else:
+            yield from map(pool.take, pool.in_order(map(PendingRead, left), 1 + len(pool.processes)))
 
     def close(self) -> None:
         """End the processes."""
         if self._pool is not None:
             self._pool.close()
         self._pool = None
-        self._ahead.clear()
 
     def _first(self, read: Read) -> ReadBatch:
         """Return the first batch that is asked for, and decide who reads those that follow."""
         assert self._pool is not None
-        pending = _pending(read, tried=True)
+        pending = PendingRead(read, tried=True)
         batch = self._pool.take(self._pool.submit(pending))
         self._is_tried = True
         if not pending.answer["same"]:
@@ -109,19 +226,6 @@ class BatchesAhead:
             self.close()
             self._cost.how = HERE
         return batch
-
-    def _pending(self, pool: ReadingPool, read: TrainingRead) -> PendingRead:
-        """Return the batch, submitted, and submit those that follow."""
-        rank, step = read.rank, read.step
-        ahead = self._ahead.setdefault(rank, deque())
-        while ahead and ahead[0][0] != step:
-            pool.cancel(ahead.popleft()[1])
-        pending = ahead.popleft()[1] if ahead else pool.submit(_pending(read))
-        following = step + 1 + len(ahead)
-        while (not ahead or pool.outstanding < pool.ahead) and pool.has_room():
-            ahead.append((following, pool.submit(_pending(TrainingRead(rank, following)))))
-            following += 1
-        return pending
 
 
 class ReadingCost:
@@ -153,27 +257,3 @@ class ReadingCost:
         each, share = 1e3 * self._read_s / self._batches, self._waited_s / self._trained_s
         line = f"reading a batch takes {each:.3g} ms, {self.how}; training waits for batches {share:.0%} of its time"
         print(f"{self._name}: {line}", file=sys.stderr, flush=True)
-
-
-def _in_order(pool: ReadingPool, reads: Iterable[Read]) -> Iterator[ReadBatch]:
-    batches: deque[PendingRead] = deque()
-    try:
-        for read in reads:
-            batches.append(pool.submit(_pending(read)))
-            if len(batches) > len(pool.processes):
-                yield pool.take(batches.popleft())
-        while batches:
-            yield pool.take(batches.popleft())
-    finally:
-        for pending in batches if pool.close.alive else ():
-            pool.cancel(pending)
-
-
-def _pending(read: Read, tried: bool = False) -> PendingRead:
-    return PendingRead(asdict(read), tried)
-
-
-def _as_read(contents: dict[str, Any]) -> Read:
-    if "rank" in contents:
-        return TrainingRead(contents["rank"], contents["step"])
-    return EvaluationRead(contents["test"], contents["begin"], contents["indices"])

@@ -1,7 +1,8 @@
-"""Ask processes for work ahead, and have each result put into a slot of shared memory.
+"""Have processes read batches ahead, and put the pieces of each into slots of shared memory.
 
 The processes share one socket, so that an idle one takes each request. They end with the process that started them,
-however that ends.
+however that ends. How they are started, and what is in a slot, is said by those who use a pool: `ahead.py`, which forks
+them, and `images/pool.py`, which starts a program.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import socket
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from dsgd.data import DataLost
@@ -40,30 +42,55 @@ class PoolProcess(Protocol):
     def kill(self) -> None: ...
 
 
-class SlotRequest(Protocol):
-    """A piece of work. slot: where its result goes, None before the request is sent."""
+@dataclass(eq=False)
+class Chunk:
+    """The pieces of a batch that one request is for. slot: where they go, None before the request is sent. missing:
+    places in the slot that have no piece yet."""
 
-    slot: int | None
+    batch: PendingBatch
+    pieces: slice
+    missing: list[int]
+    slot: int | None = None
 
 
-R = TypeVar("R", bound=SlotRequest)
+class PendingBatch:
+    """A batch of pieces that processes are reading. error: that it does not come."""
+
+    def __init__(self, pieces: int, at_once: int) -> None:
+        """at_once: pieces of a request, at most."""
+        borders = [(start, min(start + at_once, pieces)) for start in range(0, pieces, at_once)]
+        self.chunks = [Chunk(self, slice(*border), list(range(border[1] - border[0]))) for border in borders]
+        self.read: deque[Chunk] = deque()  # chunks whose pieces are in their slots
+        self.cancelled = False
+        self.error: DataLost | None = None
 
 
-class SlotPool(Generic[R]):
-    """The processes of a pool, their slots, and the requests to them. To be used by one thread at a time, and not after
-    a fork.
+B = TypeVar("B", bound=PendingBatch)
 
-    kind: of processes, in errors. patience_s: for the next answer."""
+
+class SlotPool(Generic[B]):
+    """The processes of a pool, their slots, and the batches that they read, also ahead of whoever asks. To be used by
+    one thread at a time, and not after a fork.
+
+    kind: of processes, in errors. patience_s: for the next answer. outstanding: pieces of batches that are submitted,
+    and neither collected nor cancelled. ahead: pieces to have outstanding, so that no process waits."""
 
     kind = ""
     patience_s = 0.0
 
-    def __init__(self, processes: int, slots: int, start: Callable[[socket.socket], PoolProcess]) -> None:
-        """start: starts a process, which is given its end of the socket."""
+    def __init__(
+        self, processes: int, slots: int, at_once: int, batch_of: Callable[[int, int], B], more: int = 0
+    ) -> None:
+        """at_once: pieces in a slot, at most. batch_of: the batch of training of a rank and a step. more: pieces of
+        training to have outstanding besides `ahead`."""
         self.owner = os.getpid()
+        self.outstanding, self.ahead = 0, 2 * processes * at_once
+        self._batch_of, self._more = batch_of, more
+        self._reserve = 2 * processes  # slots that work ahead must leave
+        self._steps: dict[int, deque[tuple[int, B]]] = {}  # read ahead, by rank, in the order of steps
         self._free = list(range(slots))  # the lowest are used again first: memory grows with what is needed at once
-        self._waiting: deque[R] = deque()
-        self._working: dict[int, R] = {}  # by slot
+        self._waiting: deque[Chunk] = deque()
+        self._working: dict[int, Chunk] = {}  # by slot
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         self.processes: list[PoolProcess] = []
@@ -71,32 +98,104 @@ class SlotPool(Generic[R]):
         self.close = weakref.finalize(self, _end, self._link, self.processes, self.owner)
         with theirs:
             for _ in range(processes):
-                self.processes.append(start(theirs))
+                self.processes.append(self._start(theirs))
 
-    def _contents(self, item: R) -> dict[str, Any]:
+    def _start(self, theirs: socket.socket) -> PoolProcess:
+        """Start a process, which is given its end of the socket."""
+        raise NotImplementedError
+
+    def _contents(self, chunk: Chunk) -> dict[str, Any]:
         """Return what a request says besides its slot."""
         raise NotImplementedError
 
-    def _answered(self, item: R, answer: dict[str, Any]) -> None:
-        """Take in the answer to a request, whose slot is no longer worked on."""
+    def _answered(self, chunk: Chunk, answer: dict[str, Any]) -> None:
+        """Take in the answer to a request, and say in `chunk.missing` what must be asked for once more. Raises DataLost
+        if the batch cannot be had."""
         raise NotImplementedError
+
+    def submit(self, batch: B) -> B:
+        """Begin to read a batch."""
+        self._waiting.extend(batch.chunks)
+        self.outstanding += sum(map(_size, batch.chunks))
+        self._send()
+        return batch
+
+    def of_step(self, rank: int, step: int) -> B:
+        """Return a batch of training, submitted, and submit those that follow as far as there is room: (rank, step) is
+        assumed to be followed by (rank, step + 1)."""
+        ahead = self._steps.setdefault(rank, deque())
+        while ahead and ahead[0][0] != step:
+            self.cancel(ahead.popleft()[1])
+        batch = ahead.popleft()[1] if ahead else self.submit(self._batch_of(rank, step))
+        following = step + 1 + len(ahead)
+        while not ahead or self.outstanding < self.ahead + self._more:
+            later = self._batch_of(rank, following)
+            if len(self._free) < len(self._waiting) + len(later.chunks) + self._reserve:
+                break
+            ahead.append((following, self.submit(later)))
+            following += 1
+        return batch
+
+    def in_order(self, batches: Iterable[B], more: int) -> Iterator[B]:
+        """Yield batches, submitted before they are asked for as long as fewer than `ahead` and `more` pieces are
+        outstanding. Those that are not yielded are cancelled."""
+        pending: deque[B] = deque()
+        try:
+            for batch in batches:
+                pending.append(self.submit(batch))
+                while len(pending) > 1 and self.outstanding >= self.ahead + more:
+                    yield pending.popleft()
+            while pending:
+                yield pending.popleft()
+        finally:
+            for batch in pending if self.close.alive else ():
+                self.cancel(batch)
+
+    def collect(self, batch: B) -> Iterator[Chunk]:
+        """Yield the chunks of a batch as they come. What is in a slot is valid until the next one is asked for. Raises
+        DataLost for a batch that cannot be had, if a process dies, or if nothing comes for `patience_s`."""
+        for _ in batch.chunks:
+            deadline = time.monotonic() + self.patience_s
+            while not batch.read:
+                if batch.error is not None:
+                    self.cancel(batch)
+                    raise batch.error
+                self._receive(deadline)
+            chunk = batch.read.popleft()
+            yield chunk
+            self._release(chunk)
+
+    def cancel(self, batch: B) -> None:
+        """Drop what is not collected of a batch."""
+        batch.cancelled = True
+        dropped = [chunk for chunk in self._waiting if chunk.batch is batch]
+        self._waiting = deque(chunk for chunk in self._waiting if chunk.batch is not batch)
+        for chunk in [*batch.read, *dropped]:
+            self._release(chunk)
+        batch.read.clear()
+
+    def _release(self, chunk: Chunk) -> None:
+        self.outstanding -= _size(chunk)
+        if chunk.slot is not None:
+            heapq.heappush(self._free, chunk.slot)
+        self._send()
 
     def _send(self) -> None:
         """Send waiting requests, as far as there are slots and the socket takes them. Never blocks: the processes may
         be blocked until their answers are taken."""
         while self._waiting:
-            item = self._waiting[0]
-            if item.slot is None:
+            chunk = self._waiting[0]
+            if chunk.slot is None:
                 if not self._free:
                     return
-                item.slot = heapq.heappop(self._free)
+                chunk.slot = heapq.heappop(self._free)
             try:
-                self._link.send(json.dumps({"slot": item.slot, **self._contents(item)}).encode())
+                self._link.send(json.dumps({"slot": chunk.slot, **self._contents(chunk)}).encode())
             except BlockingIOError:
                 return
             except ConnectionError:
                 self._lost()
-            self._working[item.slot] = self._waiting.popleft()
+            self._working[chunk.slot] = self._waiting.popleft()
 
     def _receive(self, deadline: float) -> None:
         """Wait for answers for at most LOOK_S, and take all that are there. Raises DataLost if a process has died, or
@@ -119,12 +218,21 @@ class SlotPool(Generic[R]):
             if not message:
                 self._lost()
             answer = json.loads(message)
-            self._answered(self._working.pop(answer["slot"]), answer)
+            self._take_in(self._working.pop(answer["slot"]), answer)
 
-    def _give_back(self, slot: int | None) -> None:
-        if slot is not None:
-            heapq.heappush(self._free, slot)
-        self._send()
+    def _take_in(self, chunk: Chunk, answer: dict[str, Any]) -> None:
+        batch, chunk.missing = chunk.batch, []
+        if not batch.cancelled and batch.error is None:
+            try:
+                self._answered(chunk, answer)
+            except DataLost as error:
+                batch.error = error
+        if batch.cancelled or batch.error is not None:
+            self._release(chunk)
+        elif chunk.missing:  # into the same slot, where the others are already
+            self._waiting.appendleft(chunk)
+        else:
+            batch.read.append(chunk)
 
     def _look(self) -> None:
         """Raise DataLost if a process has died."""
@@ -164,6 +272,10 @@ def answer_requests(link: socket.socket, parent: int, answer: Callable[[dict[str
                     continue
                 except OSError:  # closed
                     return
+
+
+def _size(chunk: Chunk) -> int:
+    return chunk.pieces.stop - chunk.pieces.start
 
 
 def _end(link: socket.socket, processes: Sequence[PoolProcess], owner: int) -> None:

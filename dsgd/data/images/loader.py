@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from dsgd.data import DataLost
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
 from dsgd.data.images.layout import ImageSource, Layout
-from dsgd.data.images.pool import DecodingPool, PendingBatch
+from dsgd.data.images.pool import DecodingPool, PendingImages
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.host.resources import cores, keep_freed_memory
 
@@ -55,7 +54,6 @@ class Images:
         self.shift = torch.from_numpy(-MEAN / DEVIATION).view(3, 1, 1)
         self._sharing = 1  # processes of this machine that ask for batches
         self._pool: DecodingPool | None = None
-        self._ahead: dict[int, deque[tuple[int, PendingBatch]]] = {}  # by rank, in the order of steps
         self._substitutes: dict[tuple[bool, int], int] = {}  # (of the test set, broken sample): the next sample
         keep_freed_memory()  # fresh memory for each batch would cost a third of the time that decoding into it takes
 
@@ -74,16 +72,16 @@ class Images:
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, 3, 224, 224], normalised, and labels [b] of worker `rank` at its own step `step`."""
-        return self._normalised(self._training_batch(rank, step))
+        return self._normalised(self._here().of_step(rank, step))
 
     def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
         """Return the same batch in 8 bits, not normalised: a quarter of the bytes to copy to a device.
 
         pinned: in page-locked memory, from which a GPU copies asynchronously."""
-        batch = self._training_batch(rank, step)
+        batch = self._here().of_step(rank, step)
         out = torch.empty((len(batch.samples), *self.input_shape), dtype=torch.uint8, pin_memory=pinned)
         target = out.numpy()
-        for rows, pixels in self._here().collect(batch):
+        for rows, pixels in self._here().pixels(batch):
             target[rows] = pixels
         return out, batch.labels()
 
@@ -92,19 +90,9 @@ class Images:
         `evaluation_order`."""
         source = self.layout.test if test else self.layout.train
         order = evaluation_order(len(source.labels), test, limit)
-        pool = self._here()
-        batches: deque[PendingBatch] = deque()
-        try:
-            for start in range(0, len(order), EVALUATION_BATCH):
-                batches.append(self._pending(source, order[start : start + EVALUATION_BATCH], None))
-                pool.submit(batches[-1])
-                while len(batches) > 1 and pool.outstanding >= pool.ahead + EVALUATION_BATCH:
-                    yield self._normalised(batches.popleft())
-            while batches:
-                yield self._normalised(batches.popleft())
-        finally:
-            for batch in batches:
-                pool.cancel(batch)
+        begins = range(0, len(order), EVALUATION_BATCH)
+        batches = (self._pending(source, order[begin : begin + EVALUATION_BATCH], None) for begin in begins)
+        yield from map(self._normalised, self._here().in_order(batches, EVALUATION_BATCH))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
@@ -119,7 +107,6 @@ class Images:
         if self._pool is not None:
             self._pool.close()
         self._pool = None
-        self._ahead.clear()
 
     def _here(self) -> DecodingPool:
         """Return the pool of this process, not that of the process it was forked from."""
@@ -127,38 +114,18 @@ class Images:
             self.close()
         if self._pool is None:
             processes = self.processes or max(1, cores() // self._sharing)
-            self._pool = DecodingPool(processes, self.decoder, self.max_pixels, self._substitute)
+            options, more = (self.decoder, self.max_pixels), 2 * self.partition.batch_size
+            self._pool = DecodingPool(processes, *options, self._substitute, self._pending_of, more)
         return self._pool
 
-    def _training_batch(self, rank: int, step: int) -> PendingBatch:
-        """Return this batch, submitted, and submit those that follow as far as there is room."""
-        pool = self._here()
-        ahead = self._ahead.setdefault(rank, deque())
-        while ahead and ahead[0][0] != step:
-            pool.cancel(ahead.popleft()[1])
-        if ahead:
-            batch = ahead.popleft()[1]
-        else:
-            batch = self._pending_of(rank, step)
-            pool.submit(batch)
-        following = step + 1 + len(ahead)
-        while not ahead or pool.outstanding < pool.ahead + 2 * self.partition.batch_size:
-            next_batch = self._pending_of(rank, following)
-            if not pool.has_room(next_batch):
-                break
-            pool.submit(next_batch)
-            ahead.append((following, next_batch))
-            following += 1
-        return batch
-
-    def _pending_of(self, rank: int, step: int) -> PendingBatch:
+    def _pending_of(self, rank: int, step: int) -> PendingImages:
         indices = self.partition.indices(rank, step)
         return self._pending(self.layout.train, indices, (self.partition.seed, rank, step))
 
-    def _pending(self, source: ImageSource, samples: np.ndarray, key: tuple[int, int, int] | None) -> PendingBatch:
+    def _pending(self, source: ImageSource, samples: np.ndarray, key: tuple[int, int, int] | None) -> PendingImages:
         if self._substitutes:
             samples = np.array([self._known(source, int(sample)) for sample in samples])
-        return PendingBatch(source, samples, key)
+        return PendingImages(source, samples, key)
 
     def _known(self, source: ImageSource, sample: int) -> int:
         """Return the sample, or what stands in for it if it is known to be broken."""
@@ -187,11 +154,11 @@ class Images:
             raise DataLost(f"data.path must hold images, got {row} broken ones in a row up to {name}, which {reason}")
         return self._known(source, other)
 
-    def _normalised(self, batch: PendingBatch) -> tuple[Tensor, Tensor]:
+    def _normalised(self, batch: PendingImages) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
         inputs = torch.empty((len(batch.samples), *self.input_shape), dtype=dtype)
         out, scale, shift = (tensor.to(dtype).numpy() for tensor in (inputs, self.scale, self.shift))
-        for rows, pixels in self._here().collect(batch):
+        for rows, pixels in self._here().pixels(batch):
             for target, image in zip(out[rows], pixels, strict=True):  # one at a time stays in the cache
                 target[...] = image
                 target *= scale

@@ -191,14 +191,14 @@ PROGRAM = """
 import os, signal, sys, time
 import numpy as np
 from dsgd.data.images.layout import find_images
-from dsgd.data.images.pool import DecodingPool, PendingBatch
+from dsgd.data.images.pool import DecodingPool, PendingImages
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
 source = find_images(sys.argv[1]).train
-pool = DecodingPool(int(sys.argv[3]), "auto", 2**20, None)
+pool = DecodingPool(int(sys.argv[3]), "auto", 2**20, None, None, 0)
 def decode():
-    batch = PendingBatch(source, np.arange(24), None)
+    batch = PendingImages(source, np.arange(24), None)
     pool.submit(batch)
-    for _ in pool.collect(batch):
+    for _ in pool.pixels(batch):
         pass
 decode()
 if sys.argv[2] == "fork" and os.fork() == 0:
