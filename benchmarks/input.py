@@ -88,7 +88,7 @@ def generated() -> str:
 
 
 def ours(path: str, batch_size: int, decoder: str) -> Iterator[None]:
-    data = ImageNet(path, decoder).load(1, batch_size, 0, torch.float32)
+    data = ImageNet(path, decoder=decoder).load(1, batch_size, 0, torch.float32)
     step = 0
     while True:
         data.batch(0, step)

@@ -16,18 +16,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
+from dsgd.data.split import Arrays, ImageSet
 from dsgd.host.files import expanded, regular_file, version_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from dsgd.data.classification import Classification
 
 LARGEST = 2**28  # bytes of a file: the largest has 155 MB
 # classes: folder, training files, test file, key of the labels
@@ -56,20 +50,16 @@ class Cifar(ImageSet):
 
     def train_samples(self, nodes: int) -> int:
         """Count the samples in the training files, read once. Raises ValueError if they are missing or damaged."""
-        return self.kept(self._train_samples())
+        return self.kept(len(self._read(test=False)[0]))
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(self._train_samples()), nodes, batch_size)
+        super().check(nodes, batch_size)
         self._read(test=True)
 
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        sets = self._read(test=False), self._read(test=True)
-        return self.classification(sets, self.classes, nodes, batch_size, seed, dtype)
+    def read(self) -> tuple[Arrays, Arrays]:
+        return self._read(test=False), self._read(test=True)
 
-    def _train_samples(self) -> int:
-        return len(self._read(test=False)[0])
-
-    def _read(self, test: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, test: bool) -> Arrays:
         name, train_files, test_file, label_key = LAYOUT[self.classes]
         folder = expanded(self.root, "data.root") / name
         missing = [file for file in (*train_files, test_file) if not (folder / file).is_file()]
@@ -85,15 +75,13 @@ class Cifar(ImageSet):
 
 
 @lru_cache(maxsize=2)  # training and test: all runs of a sweep have the same
-def _batches(
-    paths: Sequence[Path], _versions: Sequence[tuple[int, ...]], label_key: str, classes: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _batches(paths: Sequence[Path], _versions: Sequence[tuple[int, ...]], label_key: str, classes: int) -> Arrays:
     """Read the images and labels of several files, one after the other."""
     images, labels = zip(*(read_batch(path, label_key, classes) for path in paths), strict=True)
     return np.concatenate(images), np.concatenate(labels)
 
 
-def read_batch(path: Path, label_key: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+def read_batch(path: Path, label_key: str, classes: int) -> Arrays:
     """Read images [n, 3, 32, 32] uint8 and labels [n] int64, in [0, classes), from one file.
 
     Runs no code that the file names. Raises ValueError, naming the file, if it is damaged or something else."""

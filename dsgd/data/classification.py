@@ -19,8 +19,20 @@ from dsgd.streams import stream
 PAD = 4  # pixels an augmented image may move in each direction
 
 
+class CrossEntropy:
+    """The loss of data with labels."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
+        return F.cross_entropy(outputs, targets)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+
 @dataclass(eq=False, repr=False)
-class Classification:
+class Classification(CrossEntropy):
     """8-bit images and labels, split over the workers.
 
     Inputs are normalised per channel, to mean 0 and standard deviation 1 on the training set.
@@ -90,14 +102,6 @@ class Classification:
     @cached_property
     def _test_set(self) -> tuple[Tensor, Tensor]:
         return self._normalised(self._test_images), self._test_labels
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
-        return F.cross_entropy(outputs, targets)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
-        return F.cross_entropy(outputs, targets, reduction="none")
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""

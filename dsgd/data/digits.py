@@ -8,18 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
+from dsgd.data.split import Arrays, ImageSet
 from dsgd.streams import stream
-
-if TYPE_CHECKING:
-    import torch
-
-    from dsgd.data.classification import Classification
 
 TRAIN, TEST = 1437, 360
 
@@ -39,15 +32,12 @@ class Digits(ImageSet):
     def train_samples(self, nodes: int) -> int:
         return self.kept(TRAIN)
 
-    def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(TRAIN), nodes, batch_size)
-
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
+    def read(self) -> tuple[Arrays, Arrays]:
         images, labels = read_digits()
         images = images.reshape(-1, 1, 8, 8)
         order = stream("digits split").permutation(TRAIN + TEST)  # of all runs: results must be comparable
         train, test = ((images[part], labels[part].astype(np.int64)) for part in (order[:TRAIN], order[TRAIN:]))
-        return self.classification((train, test), self.classes, nodes, batch_size, seed, dtype)
+        return train, test
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:

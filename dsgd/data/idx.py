@@ -16,18 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
+from dsgd.data.split import Arrays, ImageSet
 from dsgd.host.files import version_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from dsgd.data.classification import Classification
 
 SIDE = 28  # pixels of every image
 MOST_SAMPLES = 2**20  # bounds the memory; the largest set, EMNIST by class, has 697,932
@@ -87,18 +81,17 @@ class Idx(ImageSet):
         return self.kept(len(self._train[0]))
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(len(self._train[0])), nodes, batch_size)
+        super().check(nodes, batch_size)
         self._read(test=True)
 
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        sets = self._train, self._read(test=True)
-        return self.classification(sets, self.classes, nodes, batch_size, seed, dtype)
+    def read(self) -> tuple[Arrays, Arrays]:
+        return self._train, self._read(test=True)
 
     @cached_property
-    def _train(self) -> tuple[np.ndarray, np.ndarray]:
+    def _train(self) -> Arrays:
         return self._read(test=False)
 
-    def _read(self, test: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _read(self, test: bool) -> Arrays:
         """Read images [n, 1, resolution, resolution] uint8 and labels [n] int64. Raises ValueError, naming the file."""
         part = "t10k" if test and self.collection != "emnist" else "test" if test else "train"
         prefix = f"emnist-{self.subset}-" if self.subset else ""

@@ -8,22 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
-from dsgd.data.validation import Arrays
+from dsgd.data.split import Arrays, ImageSet
 from dsgd.streams import stream
-
-if TYPE_CHECKING:
-    import torch
-
-    from dsgd.data.classification import Classification
 
 TRAIN, TESTS = "train", ("val", "test")  # folders in data.root
 MOST_RESOLUTION = 1024
@@ -65,11 +57,8 @@ class ImageFolder(ImageSet):
         return self.kept(len(self._layout.train.labels))
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.train_samples(nodes), nodes, batch_size)
-        self._read()
-
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
-        return self.classification(self._read(), self.classes, nodes, batch_size, seed, dtype)
+        super().check(nodes, batch_size)
+        self.read()
 
     @property
     def _layout(self) -> Layout:
@@ -79,7 +68,7 @@ class ImageFolder(ImageSet):
     def _folder(self) -> Path:
         return Path(self.root).expanduser().absolute()
 
-    def _read(self) -> tuple[Arrays, Arrays]:
+    def read(self) -> tuple[Arrays, Arrays]:
         return read_images(self._folder, self.resolution, self.test_share, self.max_pixels)
 
 

@@ -15,7 +15,6 @@ from dsgd.data.images import SIDE
 from dsgd.data.images.decode import DECODERS, MAX_PIXELS, choose_decoder
 from dsgd.data.images.generate import Generated, default_folder
 from dsgd.data.images.layout import Layout, choose_images, find_images
-from dsgd.data.partition import check_share
 from dsgd.data.split import Split
 from dsgd.host.files import expanded
 
@@ -33,21 +32,10 @@ IMAGES_SEED = 0  # of generated images; the run's seed only orders them
 MOST_IMAGES = 10**7  # generated: a thousand gigabytes
 
 
-def _check_options(decoder: str, max_pixels: int, on_error: str, workers: int | None) -> None:
-    for key, value, choices in (("decoder", decoder, DECODERS), ("on_error", on_error, ON_ERROR)):
-        if value not in choices:
-            raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-    if not 1 <= max_pixels <= MOST_PIXELS:
-        raise ValueError(f"max_pixels must be in [1, {MOST_PIXELS}], got {max_pixels}")
-    if workers is not None and not 1 <= workers <= MOST_WORKERS:
-        raise ValueError(f"workers must be in [1, {MOST_WORKERS}] or null, got {workers}")
+@dataclass(frozen=True, kw_only=True)
+class ImageFiles(Split):
+    """The options by which images are decoded from their files, whichever these are."""
 
-
-@dataclass(frozen=True)
-class ImageNet(Split):
-    """Photographs in train/ and val/, as inputs of 3 x 224 x 224 with the standard augmentation."""
-
-    path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
     decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
     max_pixels: int = MAX_PIXELS  # height x width: a file whose header says more is broken
     on_error: str = "skip"  # a broken file: skip replaces it by the next one, fail ends the run
@@ -55,11 +43,42 @@ class ImageNet(Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_options(self.decoder, self.max_pixels, self.on_error, self.workers)
+        for key, value, choices in (("decoder", self.decoder, DECODERS), ("on_error", self.on_error, ON_ERROR)):
+            if value not in choices:
+                raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
+        if not 1 <= self.max_pixels <= MOST_PIXELS:
+            raise ValueError(f"max_pixels must be in [1, {MOST_PIXELS}], got {self.max_pixels}")
+        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"workers must be in [1, {MOST_WORKERS}] or null, got {self.workers}")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         return SHAPE
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        choose_decoder(self.decoder)
+        super().check(nodes, batch_size)
+
+    def layout_of(self, path: str) -> Layout:
+        return find_images(path, strict=self.on_error == "fail")
+
+    def load_from(self, whole: Layout, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
+        """Load the images of a folder, as `DataConfig.load`."""
+        from dsgd.data.images.loader import Images
+
+        train, test = self.parts(whole.train, whole.test, choose_images, len(whole.train.labels))
+        partition = self.partition(train.labels, nodes, batch_size, seed)
+        decoder = choose_decoder(self.decoder)
+        return Images(
+            Layout(train, test, whole.classes), partition, dtype, decoder, self.max_pixels, self.on_error, self.workers
+        )
+
+
+@dataclass(frozen=True)
+class ImageNet(ImageFiles):
+    """Photographs in train/ and val/, as inputs of 3 x 224 x 224 with the standard augmentation."""
+
+    path: str  # folder with train/<class>/*.JPEG and val/<class>/*.JPEG, or with train-*.tar and val-*.tar
 
     @property
     def classes(self) -> int:
@@ -70,28 +89,16 @@ class ImageNet(Split):
         """Count the images in the folder that are trained on. Raises ValueError."""
         return self.kept(len(self._layout.train.labels))
 
-    def check(self, nodes: int, batch_size: int) -> None:
-        choose_decoder(self.decoder)
-        check_share(self.train_samples(nodes), nodes, batch_size)
-
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
-        from dsgd.data.images.loader import Images
-
-        whole = self._layout
-        train, test = self.parts(whole.train, whole.test, choose_images, len(whole.train.labels))
-        partition = self.partition(train.labels, nodes, batch_size, seed)
-        decoder = choose_decoder(self.decoder)
-        return Images(
-            Layout(train, test, whole.classes), partition, dtype, decoder, self.max_pixels, self.on_error, self.workers
-        )
+        return self.load_from(self._layout, nodes, batch_size, seed, dtype)
 
     @cached_property
     def _layout(self) -> Layout:
-        return find_images(self.path, strict=self.on_error == "fail")
+        return self.layout_of(self.path)
 
 
 @dataclass(frozen=True)
-class ImageNetLike(Split):
+class ImageNetLike(ImageFiles):
     """Generated JPEG files with the sizes and folders of ImageNet's; made once, on first use, then kept."""
 
     classes: int = 10
@@ -99,10 +106,6 @@ class ImageNetLike(Split):
     test_per_class: int = 20
     side: int = 500  # pixels, of the longer side of most images; small ones decode fast
     path: str | None = None  # folder to keep them in; None: one in the user's cache
-    decoder: str = "auto"
-    max_pixels: int = MAX_PIXELS
-    on_error: str = "skip"
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,18 +119,12 @@ class ImageNetLike(Split):
         for key in ("samples_per_class", "test_per_class"):
             if getattr(self, key) > most:
                 raise ValueError(f"{key} must be <= {most} with classes={self.classes}, got {getattr(self, key)}")
-        _check_options(self.decoder, self.max_pixels, self.on_error, self.workers)
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return SHAPE
 
     def train_samples(self, nodes: int) -> int:
         return self.kept(self.classes * self.samples_per_class)
 
     def check(self, nodes: int, batch_size: int) -> None:
-        choose_decoder(self.decoder)
-        check_share(self.train_samples(nodes), nodes, batch_size)
+        super().check(nodes, batch_size)
         self._images.check(self.folder)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Images:
@@ -135,10 +132,7 @@ class ImageNetLike(Split):
             count = self.classes * (self.samples_per_class + self.test_per_class)
             print(f"data: generating {count} images in {self.folder}, once", file=sys.stderr)
             self._images.make(self.folder)
-        options = (self.decoder, self.max_pixels, self.on_error, self.workers)
-        held_out = {"validation": self.validation, "evaluate": self.evaluate}
-        dataset = ImageNet(str(self.folder), *options, split=self.split, split_alpha=self.split_alpha, **held_out)
-        return dataset.load(nodes, batch_size, seed, dtype)
+        return self.load_from(self.layout_of(str(self.folder)), nodes, batch_size, seed, dtype)
 
     @property
     def folder(self) -> Path:

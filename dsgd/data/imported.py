@@ -13,8 +13,7 @@ import numpy as np
 
 from dsgd.data import DataLost
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
+from dsgd.data.split import Split
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
 
@@ -29,7 +28,7 @@ ORDER_BYTES = 16  # of a sample, in the permutations by which samples are dealt 
 
 
 @dataclass(frozen=True)
-class ImportedData(ImageSet):
+class ImportedData(Split):
     """The two data sets that the function at `target` returns when it is called with the arguments."""
 
     target: str  # package.module.function
@@ -37,6 +36,7 @@ class ImportedData(ImageSet):
     arguments: dict[str, Any] = field(default_factory=dict)
     label: str | None = None  # its name in tables and figures
     decode: str = "auto"  # auto | once | each_read: when samples are read; auto: once, where that changes nothing
+    augment: bool = field(default=False, kw_only=True)  # shift by up to 4 pixels and mirror at random, in training only
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,7 +55,7 @@ class ImportedData(ImageSet):
         return self.kept(self._source.sizes[0])
 
     def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.train_samples(nodes), nodes, batch_size)
+        super().check(nodes, batch_size)
         if self.augment and len(self.input_shape) != 3:
             shape = " x ".join(map(str, self.input_shape)) or "one number"
             raise ValueError(f"augment must be false but for images [channels, height, width], got inputs of {shape}")

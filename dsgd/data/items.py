@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dsgd.data import DataLost
 from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
-from dsgd.data.classification import move_and_mirror, movements
+from dsgd.data.classification import CrossEntropy, move_and_mirror, movements
 from dsgd.data.global_streams import seeded_streams
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
@@ -81,7 +80,7 @@ def type_name(dtype: torch.dtype) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class Items:
+class Items(CrossEntropy):
     """Samples of two map-style data sets, split over the workers. name: of the data, for errors. first: an input that
     all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
     augment: as `Classification`, after reading.
@@ -150,14 +149,6 @@ class Items:
     def count(self, test: bool) -> int:
         """Return the number of samples of the test or training set."""
         return len(self.test if test else self.train)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
-        return F.cross_entropy(outputs, targets)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
-        return F.cross_entropy(outputs, targets, reduction="none")
 
     def _ahead_here(self) -> BatchesAhead | None:
         """Return who reads ahead, if that was begun in this process, and not in the one it was forked from."""

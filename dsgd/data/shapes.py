@@ -8,20 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.partition import check_share
-from dsgd.data.split import ImageSet
+from dsgd.data.split import Arrays, ImageSet
 from dsgd.streams import stream
 
 MOST_RESOLUTION = 1024
 MOST_VALUES = 2**32  # bytes of the images of one split, in memory; four times as many as numbers
-if TYPE_CHECKING:
-    import torch
-
-    from dsgd.data.classification import Classification
 
 
 @dataclass(frozen=True)
@@ -59,13 +53,10 @@ class Shapes(ImageSet):
     def train_samples(self, nodes: int) -> int:
         return self.kept(self.train_size)
 
-    def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.kept(self.train_size), nodes, batch_size)
-
-    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
+    def read(self) -> tuple[Arrays, Arrays]:
         train = self.draw(self.train_size, stream("shapes", 0, 0))  # the run's seed only orders the images
         test = self.draw(self.test_size, stream("shapes", 0, 1))
-        return self.classification((train, test), self.classes, nodes, batch_size, seed, dtype)
+        return train, test
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""

@@ -1,4 +1,6 @@
-"""Split labelled samples over the workers: alike, dealt anew in every epoch, or into shares whose labels differ.
+"""Hold training samples out, and split the others over the workers: alike, or into shares whose labels differ.
+
+By samples that are held out options are chosen: whoever chooses by the test set reports what was chosen.
 
     iid         all samples are dealt over all workers in every epoch
     dirichlet   for each class y: q_y ~ Dirichlet(alpha, ..., alpha) over the workers whose shares have room; a sample
@@ -19,13 +21,13 @@ Quasi-global momentum, arXiv 2102.04761, where the last classes go where there i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from dsgd.data.partition import OwnShares, Partition, check_share
-from dsgd.data.validation import Arrays, Validation
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -33,8 +35,65 @@ if TYPE_CHECKING:
 
     from dsgd.data.classification import Classification
 
+EVALUATED = ("test", "validation")
 SPLITS = ("iid", "dirichlet", "label")
 LARGEST_ALPHA = 1e15  # all classes alike everywhere, long before
+Arrays = tuple[np.ndarray, np.ndarray]
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """The options of it, which data sets with a training and a test set have in common."""
+
+    validation: float = 0.0  # share of the training samples that is held out; the same ones in every run
+    evaluate: str = "test"  # what marks are of: test | validation, the samples that were held out
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise ValueError(f"validation must be in [0, 1), got {self.validation}")
+        if self.evaluate not in EVALUATED:
+            raise ValueError(f"evaluate must be one of {', '.join(EVALUATED)}, got {self.evaluate!r}")
+        if self.evaluate == "validation" and not self.validation:
+            raise ValueError("evaluate must be test with data.validation=0, got validation")
+
+    def train_samples(self, nodes: int) -> int:
+        """Count the samples to train on. Raises ValueError as `check`."""
+        raise NotImplementedError
+
+    def check(self, nodes: int, batch_size: int) -> None:
+        """Raise ValueError, one line, if the data are missing or too few for `nodes` batches of `batch_size`."""
+        check_share(self.train_samples(nodes), nodes, batch_size)
+
+    def kept(self, samples: int) -> int:
+        """Return how many of so many training samples are trained on. Raises ValueError if that leaves none, or
+        nothing to evaluate."""
+        held_out = round(self.validation * samples)
+        if self.validation and not 0 < held_out < samples:
+            rule = f"must hold out at least one of {samples} training samples, and leave one"
+            raise ValueError(f"data.validation {rule}, got {self.validation:g}")
+        return samples - held_out
+
+    def indices(self, samples: int) -> Arrays:
+        """Return which of so many training samples are trained on, and which are held out, both ascending."""
+        order = stream("validation").permutation(samples)
+        kept = self.kept(samples)
+        return np.sort(order[:kept]), np.sort(order[kept:])
+
+    def arrays(self, train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the samples to train on and those to evaluate. train, test: inputs [n, ...] and labels [n]."""
+        if not self.validation:
+            return train, test
+        kept, held_out = self.indices(len(train[1]))
+        evaluated = (train[0][held_out], train[1][held_out]) if self.evaluate == "validation" else test
+        return (train[0][kept], train[1][kept]), evaluated
+
+    def parts(self, train: S, test: S, part: Callable[[S, np.ndarray], S], samples: int) -> tuple[S, S]:
+        """Return the same of sets whose samples are read one by one. part: makes a set of chosen samples of one."""
+        if not self.validation:
+            return train, test
+        kept, held_out = self.indices(samples)
+        return part(train, kept), part(train, held_out) if self.evaluate == "validation" else test
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +160,16 @@ class ImageSet(Split):
 
     augment: bool = False  # shift by up to 4 pixels and mirror at random, in training only
 
-    def classification(
-        self, sets: tuple[Arrays, Arrays], classes: int, nodes: int, batch_size: int, seed: int, dtype: torch.dtype
-    ) -> Classification:
-        """Return the loaded form. sets: images and labels for training and for test, before any are held out."""
+    def read(self) -> tuple[Arrays, Arrays]:
+        """Return images [n, channels, height, width] uint8 and labels [n] int64, for training and for test, before any
+        are held out. Raises ValueError as `check`."""
+        raise NotImplementedError
+
+    def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
+        """Load the data for one run, as `DataConfig.load`."""
         from dsgd.data.classification import Classification
 
-        train, test = self.arrays(*sets)
+        train, test = self.arrays(*self.read())
         partition = self.partition(train[1], nodes, batch_size, seed)
+        classes: int = self.classes  # pyright: ignore[reportAttributeAccessIssue]  # a field here, a property there
         return Classification(train, test, classes, partition, dtype, self.augment)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.data.partition import Partition, check_share
-from dsgd.data.validation import Validation
+from dsgd.data.partition import Partition
+from dsgd.data.split import Validation
 from dsgd.host.files import expanded, regular_file
 from dsgd.models import TokenShape
 from dsgd.streams import stream
@@ -77,9 +77,6 @@ class Text(Validation):
     def train_samples(self, nodes: int) -> int:
         """Count the windows to train on. Raises ValueError as `check` does of the file."""
         return self.kept((self._size - self._test_bytes - 1) // self.context)
-
-    def check(self, nodes: int, batch_size: int) -> None:
-        check_share(self.train_samples(nodes), nodes, batch_size)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> TextWindows:
         from dsgd.data.text_windows import TextWindows, windows

@@ -10,10 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dsgd.data.images.shards import read_shards
+from dsgd.data.images.shards import IMAGES, read_shards
 from dsgd.host.files import expanded
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+EXTENSIONS = tuple(f".{extension}" for extension in IMAGES)
 TRAIN, TEST = "train", "val"  # as the folders and shards are called
 ImageLocation = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
 

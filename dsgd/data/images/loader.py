@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dsgd.data import DataLost
+from dsgd.data.classification import CrossEntropy
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
 from dsgd.data.images.layout import ImageSource, Layout
@@ -25,7 +25,7 @@ IN_A_ROW = 100  # so many broken images, one after the other, end the run: somet
 
 
 @dataclass(eq=False, repr=False)
-class Images:
+class Images(CrossEntropy):
     """Training and test images, split over the workers.
 
     Decoding processes are started where and when a batch is first asked for; a forked process starts its own. They
@@ -93,14 +93,6 @@ class Images:
         begins = range(0, len(order), EVALUATION_BATCH)
         batches = (self._pending(source, order[begin : begin + EVALUATION_BATCH], None) for begin in begins)
         yield from map(self._normalised, self._here().in_order(batches, EVALUATION_BATCH))
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of logits `outputs` [b, classes] against labels `targets` [b], in nats."""
-        return F.cross_entropy(outputs, targets)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
-        return F.cross_entropy(outputs, targets, reduction="none")
 
     def close(self) -> None:
         """End the decoding processes of this process; asking for a batch starts new ones."""
