@@ -30,8 +30,7 @@ from dsgd.engines.dist.worker.device_vectors import DeviceThread
 from dsgd.gradients.choice import GRAPH_WORK, multiply_adds
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
-from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, PendingGradient
 from dsgd.host.gpus import visible_gpus
 from dsgd.host.resources import cores
 from dsgd.models.library import Torchvision

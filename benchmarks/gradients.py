@@ -146,7 +146,7 @@ def child(case: Case, way: str, pipe: Connection) -> None:
     from dsgd.cli.compose import composed
     from dsgd.engines.sim.simulation import Simulation
     from dsgd.gradients.choice import multiply_adds
-    from dsgd.gradients.pending import PendingGradient
+    from dsgd.gradients.evaluators import PendingGradient
     from dsgd.runner.configuration import configure
 
     torch.set_num_threads(1)

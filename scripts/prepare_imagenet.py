@@ -31,8 +31,7 @@ import numpy as np
 from rich.progress import Progress, track
 
 from dsgd.data.images.decode import FILE_BYTES, BrokenImage, choose_decoder, open_image, read
-from dsgd.data.images.layout import TEST, TRAIN, ImageLocation, ImageSource, Layout, find_images
-from dsgd.data.images.shards import write_shards
+from dsgd.data.images.layout import TEST, TRAIN, ImageLocation, ImageSource, Layout, find_images, write_shards
 from dsgd.host.resources import cores
 
 TRAIN_TAR, TEST_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"

@@ -39,7 +39,7 @@ from dsgd.runner.plan import Plan
 from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
 
 if TYPE_CHECKING:
-    from dsgd.engines.dist.launch.meeting import Joined
+    from dsgd.engines.dist.launch.agreement import Joined
 
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"

@@ -19,12 +19,11 @@ from torch.utils.data import TensorDataset
 from dsgd.data import DataLost
 from dsgd.data.classification import Classification
 from dsgd.data.digest import hashed
-from dsgd.data.global_streams import seeded_streams, stream_states
 from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
 from dsgd.data.own_sets import Samples
 from dsgd.data.partition import evaluation_order
 from dsgd.host.resources import available_memory, total_memory
-from dsgd.streams import stream
+from dsgd.streams import seeded_streams, stream, stream_states
 
 TRIED = 16  # samples of a set that are read twice before all are read
 COMPARED = 64  # samples of a set that are read once more when all have been read

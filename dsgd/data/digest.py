@@ -17,10 +17,9 @@ from torch import Tensor
 
 from dsgd.data import Data
 from dsgd.data.classification import Classification
-from dsgd.data.global_streams import seeded_streams
 from dsgd.data.items import Items
 from dsgd.data.protocols import NamedSamples, SingleSamples
-from dsgd.streams import stream
+from dsgd.streams import seeded_streams, stream
 
 Digest = dict[str, dict[str, str]]  # by part, by number of samples
 LIMIT_S = 0.5  # for reading the samples of one set

@@ -16,6 +16,7 @@ from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
 from dsgd.data.split import Split
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
+from dsgd.streams import seeded_streams
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +148,6 @@ class ImportedData(Split):
 
     @cached_property
     def _first(self) -> torch.Tensor:
-        from dsgd.data.global_streams import seeded_streams
         from dsgd.data.items import read_sample
 
         try:
@@ -158,7 +158,6 @@ class ImportedData(Split):
 
     def _read_ends(self, sets: Sets) -> None:
         """Read the first and last samples of the sets that are used, which must be alike. Raises DataLost."""
-        from dsgd.data.global_streams import seeded_streams
         from dsgd.data.items import check_alike, read_sample
 
         name = f"data.target={self.target}"

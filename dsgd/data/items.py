@@ -14,11 +14,10 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
 from dsgd.data.classification import CrossEntropy, move_and_mirror, movements
-from dsgd.data.global_streams import seeded_streams
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.models.user_code import RAISED, first_line
-from dsgd.streams import stream
+from dsgd.streams import seeded_streams, stream
 
 EVALUATION_BATCH = 256  # samples: bounds the memory
 

@@ -26,7 +26,7 @@ from dsgd.runner.values import ConfigError, ends_are_errors
 from dsgd.safe_text import lines_for_terminal
 
 if TYPE_CHECKING:
-    from dsgd.engines.dist.launch.meeting import Joined
+    from dsgd.engines.dist.launch.agreement import Joined
 
 MODULES = {
     "sim": "dsgd.engines.sim.simulated",
@@ -42,7 +42,7 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
     folder: of the record, if this is rank 0. Raises ConfigError."""
     if (where := launch(os.environ)).kind == "local":
         return None
-    from dsgd.engines.dist.launch.meeting import join  # imports torch
+    from dsgd.engines.dist.launch.agreement import join  # imports torch
 
     return join(where, plan.config, folder)
 

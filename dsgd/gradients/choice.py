@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator, bf16_is_there
 from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
+from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, NullEvaluator
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
-from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.pending import GradientEvaluator, NullEvaluator
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.host.gpu_facts import chosen_device
 from dsgd.host.resources import keep_freed_memory

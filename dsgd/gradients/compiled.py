@@ -22,9 +22,8 @@ from dsgd.data.classification import Classification
 from dsgd.data.protocols import evaluation_batches, joint_batches
 from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.amx_routes import route, route_back
+from dsgd.gradients.evaluators import PendingGradient, SideBySide
 from dsgd.gradients.examination import is_exact, plain_gradient, plain_outputs, random_points
-from dsgd.gradients.module_loop import SideBySide
-from dsgd.gradients.pending import PendingGradient
 from dsgd.gradients.program import network_program
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import KINDS, SINGLE_KINDS, NetworkProgram, ProgramStep

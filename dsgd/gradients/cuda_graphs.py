@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dsgd.data.protocols import is_joint
-from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.evaluators import PendingGradient
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed
 

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.gradients.tracing import one_line
-from dsgd.problem.own_code import has_own_code, own_function, watched
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed
+from dsgd.problem.slots import ModelFailed, has_own_code, own_function, watched
 
 STEPS = 2
 RATE = 0.1  # of these steps

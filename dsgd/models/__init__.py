@@ -113,7 +113,7 @@ class GPT:
             raise ValueError("model=gpt needs data=text")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.transformers import Transformer
+        from dsgd.models.networks import Transformer
 
         self.check(input_shape, classes)
         return Transformer(labelled("gpt", classes), input_shape[0], self.width, self.depth, self.heads)

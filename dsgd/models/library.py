@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from dsgd.models import TokenShape, labelled
-from dsgd.models.user_code import RAISED, call_by_path, first_line
+from dsgd.models.user_code import RAISED, call_by_path, declare_missing_operators, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,8 +32,6 @@ class Torchvision:
             raise ValueError(f"model.zero_init_last_norm must be false without residual blocks, got model={self.name}")
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
-        from dsgd.models.torchvision_operators import declare_missing_operators
-
         self.check(input_shape, classes)
         declare_missing_operators()
         from torchvision import models

@@ -1,4 +1,8 @@
-"""Call functions that a user names by their import path: a model or data of their own. Their errors become one line."""
+"""Call functions that a user names by their import path: a model or data of their own. Their errors become one line.
+
+Its compiled operators keep torchvision from being imported beside a torch that they were not built for, such as a CPU
+build. They are declared here before.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 RAISED = (Exception, SystemExit)  # by code of others; a SystemExit would end this process without a word
+# torchvision.ops registers functions for these as soon as it is imported
+OPERATORS = ("nms", "qnms")
+SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_libraries: list[object] = []  # an operator is gone with the library that declared it
 
 
 class TorchvisionFinder(MetaPathFinder):
@@ -22,10 +33,31 @@ class TorchvisionFinder(MetaPathFinder):
         if fullname != "torchvision":
             return
         sys.meta_path.remove(self)
-        from dsgd.models.torchvision_operators import declare_missing_operators  # imports torch, as torchvision does
-
         with suppress(ModuleNotFoundError):  # Python says that there is no torchvision
             declare_missing_operators()
+
+
+@cache
+def declare_missing_operators() -> None:
+    """Declare what `import torchvision` needs if its compiled operators cannot be loaded. Call before each import.
+
+    Models, data sets and transforms work then; the operators themselves (non-maximum suppression) and torchvision's
+    own JPEG decoder do not. Raises ModuleNotFoundError if torchvision is not installed."""
+    import torch
+
+    spec = find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("torchvision is not installed; pip install torchvision", name="torchvision")
+    try:
+        for compiled in Path(spec.origin).parent.glob("_C.*"):
+            torch.ops.load_library(compiled)
+    except OSError:  # a library of CUDA, or a symbol of another torch, is missing
+        pass
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in OPERATORS:
+            library.define(name + SIGNATURE)
+        _libraries.append(library)
 
 
 def imported(module: str) -> ModuleType:

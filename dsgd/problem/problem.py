@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
-from dsgd.data.global_streams import seeded_beside
 from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, LOSS_SCALES
 from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of
 from dsgd.problem.state import ModuleState
-from dsgd.streams import stream
+from dsgd.streams import seeded_beside, stream
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from dsgd.problem.own_code import has_own_code
-from dsgd.problem.slots import ModelFailed, Slot, make_slots, real
+from dsgd.problem.slots import ModelFailed, Slot, has_own_code, make_slots, real
 
 WORD = 8  # bytes: where buffers that are stored as bytes begin
 

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dsgd.topology.graphs import Complete, Exponential, Hypercube, OnePeerExponential, Ring, Star, Torus
+from dsgd.topology.graphs import (
+    BinaryTree,
+    Chain,
+    Complete,
+    Exponential,
+    Hypercube,
+    OnePeerExponential,
+    Ring,
+    Star,
+    Torus,
+)
 from dsgd.topology.mixing import Topology
-from dsgd.topology.trees import BinaryTree, Chain
 
 __all__ = [
     "BinaryTree",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 
 from dsgd.data.quadratic import Quadratic
-from dsgd.engines.dist.launch import agreement, meeting
+from dsgd.engines.dist.launch import agreement
 
 __all__ = ["Quadratic"]
 
 if "OTHER_CODE" in os.environ:
-    meeting.code_version = lambda: os.environ["OTHER_CODE"]
+    agreement.code_version = lambda: os.environ["OTHER_CODE"]
 if "JOIN_S" in os.environ:
     agreement.JOIN_TIMEOUT_S = float(os.environ["JOIN_S"])

@@ -23,9 +23,8 @@ from dsgd.engines.dist.coordinator.shared_vectors import Spool
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.frames import NO_VECTORS
 from dsgd.engines.dist.job import Limits, ProcessJob
-from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
-from dsgd.engines.dist.launch.meeting import Joined
-from dsgd.engines.dist.launch.parent import Child, Parent
+from dsgd.engines.dist.launch.agreement import Joined
+from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
 from dsgd.engines.dist.worker.process import run_process

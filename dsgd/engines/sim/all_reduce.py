@@ -16,7 +16,7 @@ from dsgd.engines.sim.collectives import Links, all_reduce_s, bytes_of_nodes, by
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.node import Node, PendingAllReduce
-from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.evaluators import PendingGradient
 from dsgd.worker import MeanOfFirst
 
 FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can hide behind the other two thirds

@@ -24,7 +24,7 @@ from dsgd.engines.sim.pairs import Pairs
 from dsgd.engines.sim.restarts import ElasticRestarts, Restarts
 from dsgd.engines.sim.servers import ServerFailures, Servers
 from dsgd.experiment import Experiment
-from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.optim.optimizer import remembered
 from dsgd.problem.evaluation import mean
 from dsgd.problem.problem import Problem

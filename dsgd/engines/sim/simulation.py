@@ -12,7 +12,7 @@ from dsgd.engines.sim.network import LossyNetwork
 from dsgd.experiment import Experiment
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.pending import NullEvaluator
+from dsgd.gradients.evaluators import NullEvaluator
 from dsgd.problem.evaluation import (
     FIELDS,
     FOLD_FIELDS,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.data import DataLost
-from dsgd.engines.dist.launch.meeting import Joined
+from dsgd.engines.dist.launch.agreement import Joined
 from dsgd.engines.dist.launch.rendezvous import serve_store
 from dsgd.engines.torch.group_channel import CommunicationFailed
 from dsgd.engines.torch.group_training import GroupTraining

@@ -16,7 +16,7 @@ from dsgd.engines.sim.machine import Machine
 from dsgd.engines.sim.node import Node
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation, Experiment
-from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.evaluators import PendingGradient
 from tests.support.cases import ALGORITHMS, CASES, PLAIN, WAITING, alone, described, prepared
 
 NODES = 4

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.data.images.layout import find_images
-from dsgd.data.images.shards import read_shards
+from dsgd.data.images.layout import find_images, read_shards
 from tests.support.each_row import each_row
 from tests.support.hostile_tar import archive, entry, pax
 

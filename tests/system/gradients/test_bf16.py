@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.evaluators import PendingGradient
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.each_row import each_row
 from tests.support.kernels import require_amx

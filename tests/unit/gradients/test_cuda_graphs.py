@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dsgd.gradients import cuda_graphs
 from dsgd.gradients.cuda_graphs import CapturedPass, GraphEvaluator, Uncapturable
-from dsgd.gradients.pending import PendingGradient
+from dsgd.gradients.evaluators import PendingGradient
 from dsgd.problem.problem import Problem
 from tests.support.each_row import each_row
 from tests.support.fake_cuda import FakeCuda

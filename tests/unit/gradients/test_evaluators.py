@@ -11,8 +11,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
-from dsgd.gradients.module_loop import LoopEvaluator
-from dsgd.gradients.pending import GradientEvaluator, PendingGradient
+from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels

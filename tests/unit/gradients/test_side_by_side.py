@@ -11,8 +11,8 @@ import torch
 
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.gradients.choice import choose_evaluator
+from dsgd.gradients.evaluators import LoopEvaluator, SideBySide
 from dsgd.gradients.examination import serves_side_by_side
-from dsgd.gradients.module_loop import LoopEvaluator, SideBySide
 from dsgd.problem.problem import Problem
 from tests.support import own_modules
 from tests.support.each_row import each_row

@@ -14,7 +14,7 @@ from dsgd.data.text import generated_text
 from dsgd.data.text_windows import TextWindows, windows
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.tracing import Untranslatable
-from dsgd.models.transformers import Transformer
+from dsgd.models.networks import Transformer
 from dsgd.problem.problem import Problem
 from dsgd.streams import stream
 from tests.support.each_row import each_row

@@ -8,8 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dsgd.models import GPT, MLP, ModelConfig, ResNet, TokenShape
-from dsgd.models.networks import Block
-from dsgd.models.transformers import Transformer, TransformerBlock
+from dsgd.models.networks import Block, Transformer, TransformerBlock
 from tests.support.each_row import each_row
 
 torch.set_num_threads(1)

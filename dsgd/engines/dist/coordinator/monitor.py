@@ -11,13 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.engines.dist.control import Client, Hub, Message
-from dsgd.engines.dist.coordinator.membership import Member, Membership, failure_line
-from dsgd.engines.dist.coordinator.quorum_decision import QuorumDecision, SampleTotals
-from dsgd.engines.dist.coordinator.run_phase import RunPhase
+from dsgd.engines.dist.coordinator.membership import Member, Membership, QuorumDecision, SampleTotals, failure_line
+from dsgd.engines.dist.coordinator.run_phase import RunPhase, RunStart, StartFailed
 from dsgd.engines.dist.coordinator.shared_vectors import SharedVectors
 from dsgd.engines.dist.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, RunTotals, Snapshot
-from dsgd.engines.dist.coordinator.start import RunStart, StartFailed
 from dsgd.engines.dist.frames import BadFrame
 from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.rules.trace import TraceRow

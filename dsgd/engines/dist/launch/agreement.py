@@ -1,4 +1,5 @@
-"""Processes started by torchrun or srun agree on the run: rank 0 offers, the others accept, and get the run's token.
+"""Processes started by torchrun or srun agree on the run before anything is done: rank 0 offers a configuration, the
+others accept, and get the run's token.
 
 They meet in a store that asks nobody for a token, and under torchrun belongs to torchrun, which listens on every
 interface: strangers read what stands there. So nothing that admits to the run stands there, what does is deleted when
@@ -14,10 +15,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -26,8 +29,20 @@ from nacl.public import PrivateKey, PublicKey, SealedBox
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S
-from dsgd.engines.dist.launch.rendezvous import STORE_POLL_S, NoMeeting, new_token, open_store, store_address
+from dsgd.engines.dist.launch.rendezvous import (
+    STORE_POLL_S,
+    NoMeeting,
+    listen,
+    master_of,
+    new_token,
+    open_store,
+    store_address,
+)
 from dsgd.host.launcher import Launch
+from dsgd.record.writer import code_version
+from dsgd.runner.configuration import RunConfig
+from dsgd.runner.resume import compare
+from dsgd.runner.values import ConfigError, with_numbers
 from dsgd.safe_text import for_terminal
 
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
@@ -248,3 +263,52 @@ def _delete(store: TCPStore, keys: Sequence[str]) -> None:
     with contextlib.suppress(DistNetworkError, DistStoreError):  # the store is gone, and all that stood in it
         for key in keys:
             store.delete_key(key)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """This process's part in the meeting. token: of the run, in hexadecimal. listener: of the coordinator, in rank
+    0."""
+
+    rank: int
+    meeting: Meeting
+    token: str
+    listener: socket.socket | None
+
+
+def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
+    """Meet the other processes of this launch.
+
+    folder: of the record, if this is rank 0. Raises ConfigError, in all of them, if one does not come, or has another
+    configuration or other code than rank 0."""
+    if where.nodes != config.experiment.nodes:
+        variable = "WORLD_SIZE" if where.kind == "torchrun" else "SLURM_NTASKS"
+        given = config.experiment.nodes
+        raise ConfigError(f"nodes must be {variable}={where.nodes}, the processes started, got {given}")
+    values = dict(config.values)
+    version = code_version()
+    listener: socket.socket | None = None
+
+    def offer() -> Meeting:
+        assert listener is not None
+        host, port = listener.getsockname()[:2]
+        return Meeting(host, port, str(folder), values, version)
+
+    def object_to(meeting: Meeting) -> str | None:
+        try:
+            compare(with_numbers(dict(meeting.config)), with_numbers(json.loads(json.dumps(values))), "", "on rank 0")
+        except ConfigError as error:
+            return str(error)
+        except (ValueError, RecursionError):  # nobody vouches for what stands in the store
+            return "the configuration of rank 0 cannot be read"
+        return (
+            None if version == meeting.version else f"the code must be {meeting.version}, as on rank 0, got {version}"
+        )
+
+    try:
+        if where.rank == 0:
+            listener = listen(master_of(where))
+        meeting, token = meet(where, offer, object_to)
+    except NoMeeting as error:
+        raise ConfigError(str(error)) from error
+    return Joined(where.rank, meeting, token, listener)

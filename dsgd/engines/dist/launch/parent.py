@@ -2,6 +2,10 @@
 
 It has one thread and no CUDA, so that it can fork at any time; the children share what it has loaded. The death of one
 child ends no other.
+
+A line leads to the coordinator that it has forked: signs of life one way, requests to stop the other. A signal would do
+for neither: one that comes before its handler stands is lost, and a terminal's reaches more processes than it is meant
+for. What is written into a socket waits.
 """
 
 from __future__ import annotations
@@ -13,19 +17,83 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone
-from dsgd.engines.dist.launch.lifeline import Lifeline
 from dsgd.host.fork import fork
-from dsgd.host.signals import CaughtSignals, Interrupted, end_with_parent
+from dsgd.host.signals import CaughtSignals, Interrupted, StopRequests, end_with_parent
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.host.terminal import print_utf8
 from dsgd.host.title import set_title
 from dsgd.safe_text import for_terminal
+
+BEAT_S = 1.0  # between two signs of life
+BEAT, STOP = b".", b"!"
+
+
+class Lifeline:
+    """Both ends, until the fork. timeout_s: of silence, after which the coordinator is given up."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.socket, self.theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        self.theirs.setblocking(False)
+
+    def close(self) -> None:
+        """Close both ends in this process."""
+        self.socket.close()
+        self.theirs.close()
+
+    def ask_to_stop(self) -> None:
+        """Ask the coordinator to end the run; a second time: at once. Does nothing if it has ended."""
+        with contextlib.suppress(OSError):
+            self.socket.send(STOP)
+
+    def listen(self) -> None:
+        """Take in what the coordinator has sent."""
+        with contextlib.suppress(OSError):
+            self.socket.recv(4096)
+
+
+@contextlib.contextmanager
+def overseen(line: Lifeline) -> Iterator[StopRequests]:
+    """Show the parent that this process, the coordinator, lives, and yield the parent's requests to stop.
+
+    SIGINT serves to wake the main thread; one that somebody else sends asks for nothing."""
+    line.socket.close()  # of the parent
+    requests = StopRequests()
+    previous = signal.signal(signal.SIGINT, lambda number, frame: requests.deliver())
+    threading.Thread(target=_keep, args=(line.theirs, requests), name="lifeline", daemon=True).start()
+    try:
+        yield requests
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if previous is None else previous)
+
+
+def _keep(line: socket.socket, requests: StopRequests) -> None:
+    """Beat until the parent is gone."""
+    main = threading.main_thread().ident
+    assert main is not None
+    while True:
+        try:
+            with contextlib.suppress(BlockingIOError):  # the parent has been stopped for long
+                line.send(BEAT)
+            if not select.select([line], [], [], BEAT_S)[0]:
+                continue
+            asked = line.recv(16)
+        except OSError:  # reset, by a parent that had not read every sign of life
+            return
+        if not asked:
+            return
+        for _ in asked:
+            requests.add(is_ctrl_c=True)
+            signal.pthread_kill(main, signal.SIGINT)
+
 
 EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
 IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C

@@ -21,13 +21,11 @@ from torch import Tensor
 from dsgd.data.items import Items
 from dsgd.engines.dist.worker.averaging import Groups, finish
 from dsgd.engines.dist.worker.batches import Batch, Batches
-from dsgd.engines.dist.worker.compute_streams import ComputeStreams
-from dsgd.engines.dist.worker.pass_record import PassRecord
+from dsgd.engines.dist.worker.pass_record import ComputeStreams, PassRecord
 from dsgd.engines.rules.step_rules import bucket_bytes
-from dsgd.problem.own_code import own_function, watched
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, real
+from dsgd.problem.slots import ModelFailed, own_function, real, watched
 from dsgd.problem.state import dense
 
 

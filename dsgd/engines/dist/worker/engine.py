@@ -19,11 +19,10 @@ from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.worker.averaging import Averaging, finish
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
-from dsgd.engines.dist.worker.pairwise_requests import PairwiseRequests, between_events
+from dsgd.engines.dist.worker.pairwise_requests import PairwiseRequests, Traffic, between_events
 from dsgd.engines.dist.worker.pass_record import as_vector
 from dsgd.engines.dist.worker.process import CoordinatorClient, result_of
 from dsgd.engines.dist.worker.quorum_steps import QuorumMember, Taken
-from dsgd.engines.dist.worker.traffic import Traffic
 from dsgd.engines.rules.marks import Diverged
 from dsgd.engines.rules.step_rules import StepRules
 from dsgd.engines.rules.task import Task, start

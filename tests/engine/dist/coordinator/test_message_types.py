@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.engines.dist.coordinator.message_types import Heartbeat, SnapshotMessage, as_declared
+from dsgd.engines.dist.coordinator.messages import Heartbeat, SnapshotMessage, as_declared
 from dsgd.engines.dist.frames import BadFrame
 
 HEARTBEAT = {"kind": "heartbeat", "steps": 5, "counters": {"busy_s": 0.5}}

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.engines.dist.launch.lifeline import Lifeline, overseen
-from dsgd.engines.dist.launch.parent import Parent
+from dsgd.engines.dist.launch.parent import Lifeline, Parent, overseen
 from dsgd.host.signals import StopRequests, signal_pipe
 from tests.support.prefork import Prefork
 from tests.support.watched_run import FREE_RUNNING, LONG, SILENCE_S, start

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.coordinator.quorum_decision import QuorumDecision
+from dsgd.engines.dist.coordinator.membership import QuorumDecision
 from dsgd.engines.dist.worker.quorum_steps import QuorumMember, Taken
 from dsgd.worker import MeanOfFirst
 from tests.support.cases import prepared

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dsgd.data.images.layout import ImageSource, find_images
-from dsgd.data.images.shards import read_shards, write_shards
+from dsgd.data.images.layout import ImageSource, find_images, read_shards, write_shards
 from tests.support.each_row import each_row
 from tests.support.image_files import IMAGES, torchvision
 
