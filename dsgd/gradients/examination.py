@@ -22,6 +22,7 @@ from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.gradients.tracing import one_line
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed, has_own_code, own_function, watched
+from dsgd.streams import stream_states
 
 STEPS = 2
 RATE = 0.1  # of these steps
@@ -59,7 +60,7 @@ def _reason_by_steps(twin: Problem) -> str | None:
         inputs, targets = (part.to(twin.device) for part in twin.data.batch(0, step))
         at = x.clone()
         with twin.drawing(0, step):
-            drawn = _streams()
+            drawn = stream_states()
             try:
                 with _noted_hooks() as hooks:
                     g, _, function = twin.examined_gradient(x, buffers, inputs, targets, own_function)
@@ -67,7 +68,7 @@ def _reason_by_steps(twin: Problem) -> str | None:
                 raise
             except Exception as error:  # whatever the user's module may raise
                 raise ModelFailed(f"the model fails in training: {type(error).__name__}: {one_line(error)}") from error
-            if _streams() != drawn:
+            if any(stream_states()[name] != drawn[name] for name in ("NumPy", "Python")):
                 return f"random numbers of Python or NumPy that {name} draws"
         if hooks:
             return f"a hook that {name} registers in its forward pass"
@@ -134,12 +135,6 @@ def _noted_hooks() -> Iterator[list[Tensor]]:
         yield hooked
     finally:
         Tensor.register_hook = register
-
-
-def _streams() -> tuple[object, object]:
-    """Return the states of the global random streams of Python and NumPy."""
-    _, keys, position, *more = np.random.get_state()  # of whatever the user's code draws from
-    return random.getstate(), (np.asarray(keys).tobytes(), position, *more)
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:

@@ -61,16 +61,10 @@ def convolution(translation: Translation, node: fx.Node, module: nn.Conv2d) -> A
         strict=True,
     )
     windows["axes"] = tuple(starmap(ImageAxis, axes))
-    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
-    if module.groups == 1 and _has_square_taps(module):
+    if module.groups == 1 and (module.kernel_size, module.stride, module.dilation) == ((3, 3), (1, 1), (1, 1)):
         windows |= _tiles(translation, node, windows["window"], _pair(padding))
-    return translation.step(
-        "convolve", node, translation.source(node), weight=weight, bias=bias, groups=module.groups, **windows
-    )
-
-
-def _has_square_taps(module: nn.Conv2d) -> bool:
-    return (module.kernel_size, module.stride, module.dilation) == ((3, 3), (1, 1), (1, 1))
+    places = translation.affine(module)
+    return translation.step("convolve", node, translation.source(node), groups=module.groups, **places, **windows)
 
 
 def _tiles(translation: Translation, node: fx.Node, window: Tensor, padding: RowsColumns) -> dict[str, Any]:

@@ -8,7 +8,7 @@ as does a parameter that no layer uses.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -83,18 +83,13 @@ def _value(translation: Translation, node: fx.Node) -> Activation | None:
 
 
 def _linear(translation: Translation, node: fx.Node, module: nn.Linear) -> Activation:
-    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
-    return translation.step("linear", node, translation.source(node, axes=1), weight=weight, bias=bias)
+    return translation.step("linear", node, translation.source(node, axes=1), **translation.affine(module))
 
 
 def _linear_function(translation: Translation, node: fx.Node) -> Activation:
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
-    value, weight, bias = (
-        translation.source(node, axes=1),
-        _kept(translation, node, given["weight"]),
-        _kept(translation, node, given.get("bias")),
-    )
-    return translation.step("linear", node, value, weight=weight, bias=bias)
+    weight, bias = (_kept(translation, node, given.get(name)) for name in ("weight", "bias"))
+    return translation.step("linear", node, translation.source(node, axes=1), weight=weight, bias=bias)
 
 
 def _kept(translation: Translation, node: fx.Node, argument: Any) -> int:
@@ -109,33 +104,21 @@ def _batch_norm(translation: Translation, node: fx.Node, module: nn.BatchNorm2d)
         raise Untranslatable(f"{translation.trace.name(node)} without momentum or running statistics")
     _no_sequence(translation, node)
     value, kept = translation.source(node), translation.new(torch.Size((2 * module.num_features,)))
-    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
     statistics = {"mean": translation.buffer(module.running_mean), "variance": translation.buffer(module.running_var)}
     options = {"momentum": module.momentum, "eps": module.eps, "kept": kept.offset}
-    return translation.step("norm", node, value, weight=weight, bias=bias, **statistics, **options)
+    return translation.step("norm", node, value, **translation.affine(module), **statistics, **options)
 
 
 def _group_norm(translation: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
     _no_sequence(translation, node)
-    value, kept = translation.source(node), translation.new(torch.Size((KEPT * module.num_groups,)))
-    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
-    options = {"eps": module.eps, "groups": module.num_groups, "kept": kept.offset}
-    return translation.step("group_norm", node, value, weight=weight, bias=bias, **options)
+    return _normed(translation, node, module, translation.source(node), module.num_groups)
 
 
 def _instance_norm(translation: Translation, node: fx.Node, module: nn.InstanceNorm2d) -> Activation:
     """A group norm with a group for each channel."""
     if module.running_mean is not None:
         raise Untranslatable(f"{translation.trace.name(node)} with running statistics")
-    value, channels = translation.source(node, axes=3), module.num_features
-    kept, weight, bias = (
-        translation.new(torch.Size((KEPT * channels,))),
-        translation.parameter(module.weight),
-        translation.parameter(module.bias),
-    )
-    return translation.step(
-        "group_norm", node, value, weight=weight, bias=bias, eps=module.eps, groups=channels, kept=kept.offset
-    )
+    return _normed(translation, node, module, translation.source(node, axes=3), module.num_features)
 
 
 def _no_sequence(translation: Translation, node: fx.Node) -> None:
@@ -145,27 +128,38 @@ def _no_sequence(translation: Translation, node: fx.Node) -> None:
 
 def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
     """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
-    value, kept = translation.source(node), translation.new(torch.Size((KEPT,)))
+    value = translation.source(node)
     if value.shape != module.normalized_shape:
         raise Untranslatable(f"{translation.trace.name(node)} over some axes of a sample")
-    weight, bias = translation.parameter(module.weight), translation.parameter(module.bias)
-    numbers = torch.Size((value.shape.numel(),))
-    return translation.step(
-        "group_norm", node, value, numbers, weight=weight, bias=bias, eps=module.eps, kept=kept.offset
-    )
+    return _normed(translation, node, module, value, 1, torch.Size((value.shape.numel(),)))
 
 
-def _as_layer(
-    rule: Callable[[Translation, fx.Node, Any], Activation],
-    layer: type[nn.Module],
-    options: Sequence[str],
+def _normed(
     translation: Translation,
     node: fx.Node,
+    module: nn.Module,
+    value: Activation,
+    groups: int,
+    as_shape: torch.Size | None = None,
 ) -> Activation:
-    """Translate a function that does as a layer does. options: its arguments behind the input, by the names that the
-    layer has for them."""
-    given = dict(zip(options, node.args[1:], strict=False)) | node.kwargs
-    return rule(translation, node, layer(**{name: translation.trace.constant(value) for name, value in given.items()}))
+    """Add a group norm of so many groups. module: has its weight, bias and eps."""
+    kept = translation.new(torch.Size((KEPT * groups,)))
+    options = {"eps": module.eps, "groups": groups, "kept": kept.offset}
+    return translation.step("group_norm", node, value, as_shape, **translation.affine(module), **options)
+
+
+def _like(
+    rule: Callable[[Translation, fx.Node, Any], Activation], layer: type[nn.Module], options: str = ""
+) -> Callable[[Translation, fx.Node], Activation]:
+    """Return the rule of a function that does as a layer does. options: its arguments behind the input, by the names
+    that the layer has for them."""
+
+    def translated(translation: Translation, node: fx.Node) -> Activation:
+        given = dict(zip(options.split(), node.args[1:], strict=False)) | node.kwargs
+        constants = {name: translation.trace.constant(value) for name, value in given.items()}
+        return rule(translation, node, layer(**constants))
+
+    return translated
 
 
 def _relu(translation: Translation, node: fx.Node, module: nn.ReLU | None = None) -> Activation:
@@ -205,6 +199,8 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
     nn.Dropout: dropout,
     nn.Embedding: embedding,
 }
+_PLAIN = {F.silu: nn.SiLU, F.selu: nn.SELU, F.mish: nn.Mish, F.relu6: nn.ReLU6}
+_PLAIN |= {F.hardsigmoid: nn.Hardsigmoid, F.hardswish: nn.Hardswish}
 _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((F.relu, torch.relu), _relu),
     **dict.fromkeys((operator.add, operator.iadd, torch.add), partial(arithmetic, "+")),
@@ -216,34 +212,19 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
     torch.mean: global_average_pool,
     F.linear: _linear_function,
-    F.max_pool2d: partial(
-        _as_layer,
-        max_pool,
-        nn.MaxPool2d,
-        ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
+    F.max_pool2d: _like(max_pool, nn.MaxPool2d, "kernel_size stride padding dilation ceil_mode return_indices"),
+    F.avg_pool2d: _like(
+        average_pool, nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad divisor_override"
     ),
-    F.avg_pool2d: partial(
-        _as_layer,
-        average_pool,
-        nn.AvgPool2d,
-        ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
-    ),
-    F.adaptive_avg_pool2d: partial(_as_layer, adaptive_average_pool, nn.AdaptiveAvgPool2d, ("output_size",)),
-    F.adaptive_max_pool2d: partial(
-        _as_layer, adaptive_max_pool, nn.AdaptiveMaxPool2d, ("output_size", "return_indices")
-    ),
-    F.gelu: partial(_as_layer, activate, nn.GELU, ("approximate",)),
-    F.elu: partial(_as_layer, activate, nn.ELU, ("alpha", "inplace")),
-    F.leaky_relu: partial(_as_layer, activate, nn.LeakyReLU, ("negative_slope", "inplace")),
-    F.silu: partial(_as_layer, activate, nn.SiLU, ("inplace",)),
-    F.selu: partial(_as_layer, activate, nn.SELU, ("inplace",)),
-    F.mish: partial(_as_layer, activate, nn.Mish, ("inplace",)),
-    F.relu6: partial(_as_layer, activate, nn.ReLU6, ("inplace",)),
-    F.hardsigmoid: partial(_as_layer, activate, nn.Hardsigmoid, ("inplace",)),
-    F.hardswish: partial(_as_layer, activate, nn.Hardswish, ("inplace",)),
-    F.softplus: partial(_as_layer, activate, nn.Softplus, ("beta", "threshold")),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid), partial(_as_layer, activate, nn.Sigmoid, ())),
-    **dict.fromkeys((torch.tanh, F.tanh), partial(_as_layer, activate, nn.Tanh, ())),
+    F.adaptive_avg_pool2d: _like(adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
+    F.adaptive_max_pool2d: _like(adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size return_indices"),
+    F.gelu: _like(activate, nn.GELU, "approximate"),
+    F.elu: _like(activate, nn.ELU, "alpha inplace"),
+    F.leaky_relu: _like(activate, nn.LeakyReLU, "negative_slope inplace"),
+    F.softplus: _like(activate, nn.Softplus, "beta threshold"),
+    **{function: _like(activate, layer, "inplace") for function, layer in _PLAIN.items()},
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), _like(activate, nn.Sigmoid)),
+    **dict.fromkeys((torch.tanh, F.tanh), _like(activate, nn.Tanh)),
     F.dropout: dropped,
     F.scaled_dot_product_attention: attention,
     torch.transpose: transposed,
@@ -262,6 +243,6 @@ _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     "transpose": transposed,
     "permute": permuted,
     "mean": global_average_pool,
-    "sigmoid": partial(_as_layer, activate, nn.Sigmoid, ()),
-    "tanh": partial(_as_layer, activate, nn.Tanh, ()),
+    "sigmoid": _like(activate, nn.Sigmoid),
+    "tanh": _like(activate, nn.Tanh),
 }

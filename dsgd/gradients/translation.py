@@ -168,6 +168,10 @@ class Translation:
         self._unused.discard(id(tensor))
         return self._parameters[id(tensor)]
 
+    def affine(self, module: Any) -> dict[str, Any]:
+        """Return the places of a layer's weight and bias."""
+        return {"weight": self.parameter(module.weight), "bias": self.parameter(module.bias)}
+
     def buffer(self, tensor: Tensor | None) -> int:
         """Return the place of a buffer in the vector, -1 of none. Raises Untranslatable if it is not in there."""
         if tensor is not None and id(tensor) not in self._buffers:

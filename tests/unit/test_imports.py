@@ -32,7 +32,7 @@ WANTED = {
     "algorithms": {"compression", "streams", "topology", "worker"},
     "compression": {"streams", "worker"},
     "problem": {"data", "experiment", "optim", "streams"},
-    "gradients": {"data", "experiment", "host", "problem"},
+    "gradients": {"data", "experiment", "host", "problem", "streams"},
     "record": {"host", "safe_text"},
     "runner": {"data", "engines.rules", "experiment", "gradients", "host", "models", "optim", "problem", "record"}
     | {"safe_text", "topology", "worker"},
