@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import FileStore
 
 from dsgd.engines.dist.pairwise.plane import Plane
-from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.engines.dist.worker.averaging import Averaging, CannotGoOn, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.rules import step_rules
 from dsgd.engines.sim.simulation import build_problem
@@ -177,7 +177,7 @@ def silence(groups: Groups) -> None:
     failing += [averaging.all_reduce_mean(torch.ones(100_000)) for _ in range(2)]
     for future in failing:
         error = future.exception()
-        assert isinstance(error, CollectiveFailed), error
+        assert isinstance(error, CannotGoOn), error
         assert isinstance(error, ConnectionError)
         text = str(error)
         assert text.startswith(f"worker {groups.rank}: all-reduce of "), text

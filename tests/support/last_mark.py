@@ -55,7 +55,7 @@ def last_mark(
         monitor.listen()
         monitor.begin()
         mark = monitor.complete.get(timeout=DEADLINE_S)
-        assert mark is not None, monitor.error
+        assert mark is not None, monitor.phase.error
         yield mark
         monitor.close("completed")
         for process in processes:

@@ -15,13 +15,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import run
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, run
 from dsgd.engines.dist.pairwise import attach as attaching
 from dsgd.engines.dist.pairwise import frame_socket
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.pairwise.process_memory import ProcessMemory
 from dsgd.engines.dist.pairwise.wire import HelloReply, PlaneSettings
-from dsgd.engines.dist.silence import SLICES_PER_WAIT
 
 T = TypeVar("T")
 HOST = "127.0.0.1"

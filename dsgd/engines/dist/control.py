@@ -33,7 +33,7 @@ from dsgd.engines.dist.frames import (
     in_memory,
     rooms,
 )
-from dsgd.engines.dist.silence import SLICES_PER_WAIT
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT
 
 CONTROL_MAGIC = b"dsgC"
 READS_PER_POLL = 64  # of one client, before the others are served

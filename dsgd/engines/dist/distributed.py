@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +27,6 @@ from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
 from dsgd.engines.dist.worker.process import run_process
-from dsgd.engines.rules.trace import TraceRow
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interrupted, signal_pipe
@@ -42,7 +40,7 @@ from dsgd.record.reader import SUMMARY_BYTES, read_status
 from dsgd.record.writer import SUMMARY
 from dsgd.record.written import make_inside
 from dsgd.runner.children import told_by_child
-from dsgd.runner.life import TrainingState, checked_digest, live
+from dsgd.runner.life import checked_digest, live
 from dsgd.runner.plan import Plan, worker_devices
 from dsgd.runner.resume import ENDED
 from dsgd.runner.values import ConfigError, prefixed
@@ -200,35 +198,13 @@ def _warn_of_crowding(job: ProcessJob) -> None:
         _print(f"warning: {workers} workers of {job.threads} threads share {available} cores and wait for each other")
 
 
-class CoordinatedTraining(Coordinator):
-    """A run as its coordinator sees it. Implements `dsgd.runner.life.Training`."""
-
-    engine = "dist"
-    clock = "wall"
-
-    def __init__(self, plan: Plan, job: ProcessJob, hub: Hub) -> None:
-        super().__init__(job, hub, _print, plan.config.engine.checkpoint_every_s)
-        self.header: dict[str, Any] = {}
-        self.circumstances: dict[str, Any] = {}
-        self.digest = job.digest
-        self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
-
-    @property
-    def state(self) -> TrainingState:
-        monitor = self.monitor
-        return TrainingState(monitor.status, monitor.error, monitor.phase.time_s, monitor.members.samples)
-
-    def trace_rows(self) -> list[TraceRow]:
-        return self.monitor.trace
-
-
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
     with overseen(line) as stops:
         spool = Spool(folder, WAITING_LIMIT, _print)
         hub = Hub(listener, job.token, _print, MessageRules(job), spool.empty)
-        training = CoordinatedTraining(plan, job, hub)
-        training.listen()
+        training = Coordinator(job, hub, _print, plan.config.engine.checkpoint_every_s)
+        training.monitor.listen()  # the other processes must not wait until the disk has taken the record's first files
         status = live(plan, folder, training, stops)
     if status == "failed":
         _print_log(folder / LOGS, training.monitor.culprit)

@@ -2,13 +2,20 @@
 
 A coroutine runs until it waits for a socket, for another coroutine or for a time. Sockets are registered once, with
 edges: asyncio's loop, which registers them for each wait, took twice the time for a small message.
+
+Whoever waits for a peer counts slices of sleep rather than the clock: a process that was itself stopped for an hour
+must not blame its peers for it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import heapq
 import os
 import select
+import socket
+import struct
+import termios
 import threading
 import time
 import traceback
@@ -22,6 +29,7 @@ T = TypeVar("T")
 EDGES = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 FEW_TIMERS = 1000
 LONGEST_POLL_S = 1e5
+SLICES_PER_WAIT = 8  # a wait for a peer ends at most one slice too early or too late
 _running = threading.local()
 
 
@@ -249,3 +257,12 @@ class Signal:
             await settled(self._sleep, limit_s)
             self._sleep = None
         self._is_set = False
+
+
+def unacknowledged(sock: socket.socket) -> int:
+    """Return the bytes that this kernel still has to send over a TCP connection, or have acknowledged.
+
+    That they become fewer is progress: on a slow link the last megabytes of a message are on their way long after they
+    were written."""
+    (count,) = struct.unpack("@i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))
+    return count

@@ -20,9 +20,11 @@ from dsgd.engines.dist.coordinator.monitor import RunMonitor
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, initial_snapshots
 from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.rules.marks import Mark, Progress, summary_of
+from dsgd.engines.rules.trace import TraceRow
 from dsgd.host.resources import lower_thread_priority
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
 from dsgd.problem.precision import prepare
+from dsgd.runner.life import TrainingState
 
 INTERRUPT_POLL_S = 0.1  # how often the thread that waits for marks checks for an interrupt
 COST_S, COST_SHARE = 10.0, 0.25  # evaluations that took longer, and a larger share of the time, have a line
@@ -31,31 +33,37 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Runs in the coordinator's process.
+    """Runs in the coordinator's process, which has the run as a whole. Implements `dsgd.runner.life.Training`.
 
     log: gets lines that the user should see at once. checkpoint_every_s: None: only on an interrupt.
     """
+
+    engine = "dist"
+    clock = "wall"
 
     def __init__(self, job: ProcessJob, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
         self.job = job
         self.experiment = job.experiment
         self.progress = Progress() if job.state is None else Progress(**job.state["progress"])
         self.monitor = RunMonitor(job, hub, log, checkpoint_every_s)
+        self.header: dict[str, Any] = {}
+        self.circumstances: dict[str, Any] = {}
+        self.digest = job.digest
+        self.devices = sorted({name for names in job.devices.values() for name in names})  # of this machine
         self._log = log
         self._device = torch.device(job.devices[min(job.devices)][0])
         self._evaluation_s: list[float] = []  # wall time of each evaluation
-        self._interrupted: Callable[[], bool] = lambda: False
 
-    def listen(self) -> None:
-        """Listen to the other processes, which must not wait until the disk has taken the record's first files. `run`
-        or `close` must follow."""
-        self.monitor.listen()
+    @property
+    def state(self) -> TrainingState:
+        phase = self.monitor.phase
+        return TrainingState(phase.status, phase.error, phase.time_s, self.monitor.members.samples)
 
     def run(self, interrupted: Callable[[], bool], save: Callable[[Mapping[str, Any]], None]) -> Iterator[Mark]:
         """Yield the measured fields of every mark until the run is over. `close` must follow.
 
         interrupted: called now and then; True ends the run with a checkpoint. save: stores a checkpoint's contents."""
-        monitor, self._interrupted = self.monitor, interrupted
+        monitor = self.monitor
         monitor.begin()
         lower_thread_priority()
         begin = time.monotonic()
@@ -64,7 +72,8 @@ class Coordinator:
             yield self._evaluate(first, is_first=True)
             self._save(first, save)  # a run can be resumed from the beginning on
         while True:
-            self._check_interrupt()
+            if interrupted():  # also while marks are waiting
+                monitor.stop_requested.set()
             try:
                 item = monitor.complete.get(timeout=INTERRUPT_POLL_S)
             except Empty:
@@ -91,7 +100,7 @@ class Coordinator:
             | summary_of(
                 self.experiment,
                 self.progress,
-                self.monitor.status,
+                self.monitor.phase.status,
                 totals.counters,
                 worker_steps=totals.worker_steps,
                 server_nodes=range(p, p + k),
@@ -111,12 +120,11 @@ class Coordinator:
         """Let all processes go, now that the record is written. outcome: the status in the record."""
         self.monitor.close(outcome)
 
+    def trace_rows(self) -> list[TraceRow]:
+        return self.monitor.trace
+
     def _save(self, checkpoint: PendingSnapshots, save: Callable[[Mapping[str, Any]], None]) -> None:
         save(checkpoint.checkpoint(self.experiment, asdict(self.progress), self.monitor.members.lost_workers))
-
-    def _check_interrupt(self) -> None:
-        if self._interrupted():  # also while marks are waiting
-            self.monitor.stop_requested.set()
 
     def _evaluate(self, mark: PendingSnapshots, is_first: bool = False) -> Mark:
         experiment, problem, begin = self.experiment, self.job.problem, time.monotonic()

@@ -70,16 +70,6 @@ class RunMonitor:
         """Let training begin once all processes are ready."""
         self._begun.set()
 
-    @property
-    def status(self) -> str:
-        """The status so far, as `RunPhase` has it."""
-        return self.phase.status
-
-    @property
-    def error(self) -> str:
-        """Why the run failed, in one line."""
-        return self.phase.error
-
     def totals(self) -> RunTotals:
         """Return what the run has come to: at what ended it, a mark or a checkpoint, else as far as known."""
         return self.phase.totals or self.members.totals(self.phase.time_s)
@@ -110,7 +100,7 @@ class RunMonitor:
         while not self.phase.is_over:
             self._receive_events()
             self._tick(time.monotonic())
-        self._send(self._member_clients, {"kind": "exit", "status": self.status})
+        self._send(self._member_clients, {"kind": "exit", "status": self.phase.status})
 
     def _wait_for_record(self) -> None:
         """Go on until the record is written, since marks may wait for their evaluation. Parents on other machines are

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import IoTask, Signal, loop
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, IoTask, Signal, loop
 from dsgd.engines.dist.pairwise.channel import CLOSED, Unreachable
-from dsgd.engines.dist.silence import SLICES_PER_WAIT
 
 PING_SOURCE_S = 1.0  # how often a source is pinged that has no connection here whose end would tell of its death
 MAX_AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to

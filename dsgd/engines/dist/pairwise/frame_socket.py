@@ -1,6 +1,6 @@
 """Send and receive frames over TCP, in coroutines, and notice a peer that has fallen silent.
 
-A wait ends when no byte has moved for `patience_s`, however long the whole message takes (`silence.py`).
+A wait ends when no byte has moved for `patience_s`, however long the whole message takes (`io_thread.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import Loop, Sleep, loop, settled
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, Loop, Sleep, loop, settled, unacknowledged
 from dsgd.engines.dist.pairwise.process_memory import ProcessMemory
 from dsgd.engines.dist.pairwise.wire import (
     ADDRESS,
@@ -42,7 +42,6 @@ from dsgd.engines.dist.pairwise.wire import (
     Status,
     as_bytes,
 )
-from dsgd.engines.dist.silence import SLICES_PER_WAIT, unacknowledged
 
 BATCH_BYTES = 1 << 21  # of a vector, for which its reader is woken
 ALIGNMENT = 64  # bytes, torch's own: some kernels round differently on other addresses
@@ -237,10 +236,7 @@ class FrameSocket:
                 return await self.read_into(view[begin:], patience_s)
             self.received += len(piece)
             await self.write(READ, memoryview(b""), patience_s)
-        await self._expect(RELEASED, patience_s)
-
-    async def _expect(self, sign: bytes, patience_s: float) -> None:
-        await self._sign((sign,), patience_s)
+        await self._sign((RELEASED,), patience_s)
 
     async def _sign(self, expected: tuple[bytes, ...], patience_s: float) -> bytes:
         if (sign := await self.read(1, patience_s)) not in expected:
@@ -276,7 +272,8 @@ class FrameSocket:
         if self._reads_in_place and self._in_place(count):
             await self.read(ADDRESS.size, patience_s)
             await self.write(READ * -(-count // PIECE_BYTES), memoryview(b""), patience_s)
-            return await self._expect(RELEASED, patience_s)
+            await self._sign((RELEASED,), patience_s)
+            return
         scratch = memoryview(bytearray(min(count, 1 << 16)))
         while count:
             piece = scratch[:count]

@@ -126,14 +126,7 @@ class Plane:
 
     def pull(self, peer: int) -> Future[Pulled]:
         """Fetch the vector that the peer published last. Fails with Unreachable."""
-
-        def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
-            if frame.status == Status.NOTHING:
-                raise Unreachable(peer, "it has published nothing yet")
-            assert isinstance(content, Tensor)
-            return Pulled(content, frame.steps, frame.sequence)
-
-        return self._ask(peer, Frame(Kind.PULL), None, self._node.patience_s, answer)
+        return self._fetch(peer, Frame(Kind.PULL), None, "it has published nothing yet")
 
     def push(self, peer: int, vector: Tensor, steps: int) -> Future[bool]:
         """Put the vector into the peer's inbox; the result is False when that is full. Fails with Unreachable."""
@@ -144,14 +137,7 @@ class Plane:
     def ask(self, peer: int, vector: Tensor, steps: int) -> Future[Pulled]:
         """Fetch what the peer answers to the vector. Fails with Unreachable."""
         self._node.settings.check_vector(vector)
-
-        def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
-            if frame.status == Status.NOTHING:
-                raise Unreachable(peer, "it is busy")
-            assert isinstance(content, Tensor)
-            return Pulled(content, frame.steps, frame.sequence)
-
-        return self._ask(peer, Frame(Kind.ASK, steps=steps), vector, self._node.patience_s, answer)
+        return self._fetch(peer, Frame(Kind.ASK, steps=steps), vector, "it is busy")
 
     def exchange(self, vectors: Mapping[int, Tensor], steps: int, sources: Sequence[int]) -> Future[dict[int, Tensor]]:
         """Send each target its vector, {target: vector}, and receive one from each source: {source: vector}.
@@ -203,6 +189,17 @@ class Plane:
         """Join ring `number` of all nodes; waits for both neighbours. right: address of the next rank. `close` leaves
         the ring to its owner. Raises RingBroken."""
         return join_ring(self._node, self._io, number, right, self._entrance)
+
+    def _fetch(self, peer: int, frame: Frame, vector: Tensor | None, why_nothing: str) -> Future[Pulled]:
+        """Send a request that a vector answers. why_nothing: where the peer has none."""
+
+        def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
+            if frame.status == Status.NOTHING:
+                raise Unreachable(peer, why_nothing)
+            assert isinstance(content, Tensor)
+            return Pulled(content, frame.steps, frame.sequence)
+
+        return self._ask(peer, frame, vector, self._node.patience_s, answer)
 
     def _ask(self, peer: int, frame: Frame, vector: Tensor | None, patience_s: float,
              answer: Callable[[Frame, Tensor | str | None], Any]) -> Future[Any]:  # fmt: skip

@@ -20,11 +20,10 @@ from queue import Empty, SimpleQueue
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import IoThread
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, IoThread, unacknowledged
 from dsgd.engines.dist.pairwise.frame_socket import LocalNode, PeerSilent, handshake, unconnected
 from dsgd.engines.dist.pairwise.ring_stream import SEGMENT_BYTES, IncomingChunks, OutgoingChunks
 from dsgd.engines.dist.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC, RINGS, as_bytes
-from dsgd.engines.dist.silence import SLICES_PER_WAIT, unacknowledged
 
 SUMMED = (torch.float32, torch.float64)
 BATCH_BYTES = 1 << 20  # that a waiting worker is woken for: on busy cores each time costs more than the copy

@@ -34,9 +34,9 @@ from dsgd.engines.dist.worker.device_vectors import DeviceThread
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
-class CollectiveFailed(ConnectionError):
-    """Raised when a collective fails: a peer is dead, or was silent for longer than the time limit. peer: its rank, if
-    known."""
+class CannotGoOn(ConnectionError):
+    """Raised when something that the algorithm needs will not arrive: a peer is dead, or was silent for longer than the
+    time limit. peer: the node it was expected from, if known."""
 
     def __init__(self, text: str, peer: int | None = None) -> None:
         super().__init__(text)
@@ -47,7 +47,7 @@ class Summation(Protocol):
     """Sums vectors over all workers, which must make the same calls in the same order. Serves one thread."""
 
     def sum(self, v: Tensor, what: str) -> None:
-        """Replace v [n] by its sum over all workers, bitwise equal in all of them. Raises CollectiveFailed, one line
+        """Replace v [n] by its sum over all workers, bitwise equal in all of them. Raises CannotGoOn, one line
         that names the operation with the words of `what`."""
         ...
 
@@ -131,7 +131,7 @@ class GroupSummation:
 
 def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int], device: torch.device) -> Groups:
     """Join the rings of all workers; waits for both neighbours, up to the plane's timeout_s. right: address of the next
-    rank's plane. device: of the vectors. Raises CollectiveFailed."""
+    rank's plane. device: of the vectors. Raises CannotGoOn."""
     if nodes == 1:
         return Groups(rank, nodes)
     with _ring_errors(rank, f"meeting {nodes} workers"):
@@ -144,7 +144,7 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
 
     store: new for every start of all workers. address: IPv4 address of the interface that carries the traffic, unless
     NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names another one. device: of this worker's vectors. Raises
-    CollectiveFailed; ValueError if no interface has the address.
+    CannotGoOn; ValueError if no interface has the address.
     """
     if nodes == 1:
         return Groups(rank, nodes)
@@ -164,7 +164,7 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
         summations = [GroupSummation(rank, group) for group in (dist.group.WORLD, vectors)]
         for summation in summations:
             summation.sum(torch.zeros(1, device=device), "the first all-reduce")
-    except CollectiveFailed:
+    except CannotGoOn:
         if dist.is_initialized():
             with suppress(RuntimeError):  # a dead peer cannot take part; there is nothing left to save
                 dist.destroy_process_group()
@@ -181,20 +181,20 @@ def _backend(device: torch.device) -> str:
 
 @contextmanager
 def _ring_errors(rank: int, what: str) -> Iterator[None]:
-    """Turn a ring's errors into CollectiveFailed, one line that names the worker and the operation."""
+    """Turn a ring's errors into CannotGoOn, one line that names the worker and the operation."""
     try:
         yield
     except RingBroken as error:
-        raise CollectiveFailed(f"worker {rank}: {what} failed: {error}", error.peer) from error
+        raise CannotGoOn(f"worker {rank}: {what} failed: {error}", error.peer) from error
 
 
 @contextmanager
 def _torch_errors(rank: int, what: str) -> Iterator[None]:
-    """Turn torch's errors into CollectiveFailed, one line that names the worker and the operation."""
+    """Turn torch's errors into CannotGoOn, one line that names the worker and the operation."""
     try:
         yield
     except RuntimeError as error:
-        raise CollectiveFailed(f"worker {rank}: {what} failed: {in_one_line(str(error))}") from error
+        raise CannotGoOn(f"worker {rank}: {what} failed: {in_one_line(str(error))}") from error
 
 
 def in_one_line(text: str) -> str:
@@ -231,7 +231,7 @@ class Averaging:
     def all_reduce_mean(self, v: Tensor, count: int | None = None) -> Future[Tensor]:
         """Average v [d], float32 or float64, over all workers; bitwise equal in all of them. v must not change until
         the future is done. count: of the workers that give a vector, where the others give zeros; None: all do. The
-        future may raise CollectiveFailed."""
+        future may raise CannotGoOn."""
         return self._thread.submit(self._mean, v, count)
 
     def close(self) -> None:

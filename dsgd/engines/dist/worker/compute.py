@@ -202,7 +202,7 @@ class Compute:
     def mean_gradient(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> Future[Tensor]:
         """Compute the mean [d] over all workers of their `gradient`, bitwise equal in all of them; communication
         overlaps with the backward pass. All workers must make the same calls in the same order. The future may raise
-        CollectiveFailed."""
+        CannotGoOn."""
         return self._submit(at, buffers, rank, step, self._groups.nodes, step + 1)
 
     def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:

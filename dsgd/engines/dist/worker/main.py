@@ -16,13 +16,13 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from dsgd.engines.dist.control import Message
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
-from dsgd.engines.dist.worker.averaging import Averaging, CollectiveFailed, Groups, join_groups, join_rings
+from dsgd.engines.dist.worker.averaging import Averaging, CannotGoOn, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.engine import WorkerEngine
 from dsgd.engines.dist.worker.pairwise_requests import give_answer
 from dsgd.engines.dist.worker.pass_record import as_vector
-from dsgd.engines.dist.worker.process import READ_CENTRE, CannotGoOn, CoordinatorClient, connect_peers, open_plane
+from dsgd.engines.dist.worker.process import READ_CENTRE, CoordinatorClient, connect_peers, open_plane
 from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.shard import Shard
 from dsgd.host.gpu_facts import gpu_facts
@@ -112,14 +112,11 @@ def _join_groups(
     nodes, store_port = job.experiment.nodes, joined["store"]
     if not job.experiment.algo.lockstep:
         return Groups(rank, 1)
-    try:
-        if store_port is None:
-            host, port = joined["addresses"][(rank + 1) % nodes]
-            return join_rings(plane, rank, nodes, (host, port), device)
-        store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
-        return join_groups(store, rank, nodes, job.limits.timeout_s, address, device)
-    except CollectiveFailed as error:
-        raise CannotGoOn(str(error), error.peer) from error
+    if store_port is None:
+        host, port = joined["addresses"][(rank + 1) % nodes]
+        return join_rings(plane, rank, nodes, (host, port), device)
+    store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
+    return join_groups(store, rank, nodes, job.limits.timeout_s, address, device)
 
 
 def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:

@@ -29,7 +29,7 @@ from dsgd.engines.dist.job import (
     ProcessOver,
 )
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
-from dsgd.engines.dist.worker.averaging import CollectiveFailed
+from dsgd.engines.dist.worker.averaging import CannotGoOn
 from dsgd.problem.precision import Unsuitable
 from dsgd.problem.slots import ModelFailed
 
@@ -39,14 +39,6 @@ OFFERED_BYTES = 1 << 16  # of a vector, for which a question pays
 REPORTS_PER_S = 2000  # from all workers together, at most: the coordinator must keep up
 
 T = TypeVar("T")
-
-
-class CannotGoOn(ConnectionError):
-    """Raised when something that the algorithm needs will not arrive. peer: the node it was expected from, if known."""
-
-    def __init__(self, text: str, peer: int | None = None) -> None:
-        super().__init__(text)
-        self.peer = peer
 
 
 def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -60,12 +52,10 @@ def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def result_of(done: Future[T]) -> T:
     """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
-    error = done.exception()
-    if isinstance(error, Unreachable):
+    try:
+        return done.result()
+    except Unreachable as error:
         raise CannotGoOn(str(error), error.rank) from error
-    if isinstance(error, CollectiveFailed):
-        raise CannotGoOn(str(error), error.peer) from error
-    return done.result()
 
 
 class CoordinatorClient:
@@ -209,7 +199,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int) -> int:
         _say(str(error))
         return EXIT_ORPHANED
     except BaseException as error:  # whatever an algorithm, a model or a data set may raise
-        caused_by_peer = isinstance(error, (CannotGoOn, CollectiveFailed, Unreachable))
+        caused_by_peer = isinstance(error, (CannotGoOn, Unreachable))
         explains_itself = caused_by_peer or isinstance(error, (DataLost, ModelFailed, Unsuitable))
         text = str(error) if explains_itself else f"{type(error).__name__}: {error}"
         if not explains_itself:

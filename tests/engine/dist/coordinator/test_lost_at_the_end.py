@@ -62,11 +62,11 @@ def test_the_last_mark_is_that_of_all_workers_or_the_run_fails(submitted: bool) 
                 workers[rank].socket.close()
                 snapshots[rank].socket.close()
         deadline = time.monotonic() + DEADLINE_S
-        while monitor.status == "running" and time.monotonic() < deadline:
+        while monitor.phase.status == "running" and time.monotonic() < deadline:
             time.sleep(0.01)
-        monitor.close(monitor.status)
+        monitor.close(monitor.phase.status)
         for line in (*workers, *snapshots):
             line.socket.close()
-    assert monitor.status == ("completed" if submitted else "failed")
-    assert submitted or monitor.error.startswith("worker 1 ")
+    assert monitor.phase.status == ("completed" if submitted else "failed")
+    assert submitted or monitor.phase.error.startswith("worker 1 ")
     assert not submitted or monitor.members.gpus() == {**FACTS, "gpu_peak_bytes": 1002}

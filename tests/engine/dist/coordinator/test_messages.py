@@ -343,7 +343,7 @@ def test_who_fails_before_it_says_who_it_is_ends_the_run_with_its_reason() -> No
     try:
         line.send({**FAILED, "error": "Unsuitable: no such precision here", "caused_by_peer": False})
         assert monitor.complete.get(timeout=DEADLINE_S) is None
-        assert (monitor.status, monitor.error) == ("failed", "Unsuitable: no such precision here")
+        assert (monitor.phase.status, monitor.phase.error) == ("failed", "Unsuitable: no such precision here")
     finally:
         monitor.close("failed")
         line.socket.close()

@@ -65,7 +65,7 @@ def test_a_store_is_where_workers_on_gpus_meet_in_lock_step() -> None:
 def test_a_mixture_is_an_error_that_names_one_of_each() -> None:
     message, monitor = told([False, True, False], "sync")
     assert message["kind"] == "exit"
-    assert monitor.status == "failed"
-    assert monitor.error == (
+    assert monitor.phase.status == "failed"
+    assert monitor.phase.error == (
         "engine.gpus_per_node must be set where only some workers find GPUs: worker 1 has, worker 0 has none"
     )
