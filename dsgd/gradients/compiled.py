@@ -18,9 +18,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dsgd.data.classification import Classification
+from dsgd.data.in_memory import Classification, TextWindows
 from dsgd.data.protocols import evaluation_batches, joint_batches
-from dsgd.data.text_windows import TextWindows
 from dsgd.gradients.amx_routes import route, route_back
 from dsgd.gradients.evaluators import PendingGradient, SideBySide
 from dsgd.gradients.examination import is_exact, plain_gradient, plain_outputs, random_points

@@ -90,8 +90,7 @@ def _with_number(
             return _applied(translation, node, value, "shift", number if operation == "+" else -number)
         case "*":
             return _applied(translation, node, value, "scale", number)
-    if number == 0:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(number == 0, node)
     return _applied(translation, node, value, "scale", 1 / number)
 
 
@@ -124,8 +123,7 @@ def _combined(translation: Translation, node: fx.Node, operation: str) -> Activa
         right = _applied(translation, node, right, "scale", -1.0)
     if left.shape != shape:
         left, right = right, left
-    if left.shape != shape or left.token_axis != right.token_axis:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(left.shape != shape or left.token_axis != right.token_axis, node)
     count = right.shape.numel()
     window = None
     if right.shape != shape:
@@ -144,14 +142,12 @@ def _operand(translation: Translation, node: fx.Node, argument: Any, token_axis:
     axes = len(translation.trace.shape(node)) + 1
     if argument.op != "get_attr":
         value = translation.read(node, argument)
-        if len(value.shape) + 1 + bool(translation.tokens) != axes:
-            raise Untranslatable(translation.trace.name(node))
+        translation.refuse_if(len(value.shape) + 1 + bool(translation.tokens) != axes, node)
         return value
     tensor = translation.tensor(argument)
     whole = [1] * (axes - tensor.dim()) + list(tensor.shape)
     one_for_all = [whole.pop(0)] + ([whole.pop(token_axis)] if translation.tokens else [])
-    if len(whole) + len(one_for_all) != axes or set(one_for_all) != {1}:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(len(whole) + len(one_for_all) != axes or set(one_for_all) != {1}, node)
     slot = _place(translation, tensor)
     to = translation.new(torch.Size(whole))._replace(token_axis=token_axis)
     return translation.step_to(to, "fixed", node, translation.input, torch.Size((tensor.numel(),)), **slot)
@@ -173,8 +169,7 @@ def gathered_by(function: Callable[..., Tensor], translation: Translation, node:
         moved = function(places, *(translation.trace.constant(option) for option in node.args[1:]), **named)
     except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the batch axis is picked from, too
         raise Untranslatable(translation.trace.name(node)) from error
-    if moved.shape != (1, *translation.trace.shape(node)):
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(moved.shape != (1, *translation.trace.shape(node)), node)
     rows = moved.long().view(-1, translation.shape(node).numel()) - 1
     first, begins = rows[0], torch.arange(0, len(rows) * numbers, numbers).unsqueeze(1)
     if not torch.equal(rows, torch.where(first < 0, first, first + begins)):  # tokens take from others
@@ -186,12 +181,10 @@ def concatenated(translation: Translation, node: fx.Node) -> Activation:
     """Sum the values, each with zeros where the others are."""
     read: Any = node.args[0] if node.args else ()
     values = [translation.read(node, item) for item in read]
-    if len({value.token_axis for value in values}) != 1:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(len({value.token_axis for value in values}) != 1, node)
     token_axis, given = values[0].token_axis, node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     axis = translation.trace.constant(given) % (len(translation.trace.shape(node)) + 1) - 1
-    if axis < 0 or (translation.tokens and axis == token_axis):
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(axis < 0 or (translation.tokens and axis == token_axis), node)
     axis -= bool(translation.tokens) and axis > token_axis
     like = Activation(0, translation.shape(node, token_axis), token_axis)
     outside = [torch.full(value.shape, -1) for value in values]

@@ -40,8 +40,7 @@ def _windows(
     """Return the options of a step that goes over images by a kernel."""
     size, result = translation.source(node, axes=3).shape[1:], translation.trace.shape(node)[1:]
     window = window_pixels(tuple(size), *map(_pair, (kernel, stride, padding, dilation))) - 1
-    if window.shape[1] != result.numel():  # ceil_mode
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(window.shape[1] != result.numel(), node)  # ceil_mode
     return {"taps": len(window), "window": window, "back": inverse(window, size.numel())}
 
 
@@ -89,8 +88,7 @@ def _padding(module: nn.Conv2d) -> Option | None:
 
 
 def max_pool(translation: Translation, node: fx.Node, module: nn.MaxPool2d) -> Activation:
-    if module.return_indices:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(module.return_indices, node)
     windows = _windows(translation, node, module.kernel_size, module.stride, module.padding, module.dilation)
     return translation.step("max_pool", node, translation.source(node), **windows)
 
@@ -116,8 +114,7 @@ def adaptive_average_pool(
 
 
 def adaptive_max_pool(translation: Translation, node: fx.Node, module: nn.AdaptiveMaxPool2d) -> Activation:
-    if module.return_indices:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(module.return_indices, node)
     window = _adaptive_window(translation, node)
     return translation.step("max_pool", node, translation.source(node), taps=len(window), window=window)
 

@@ -122,8 +122,7 @@ def _instance_norm(translation: Translation, node: fx.Node, module: nn.InstanceN
 
 
 def _no_sequence(translation: Translation, node: fx.Node) -> None:
-    if translation.tokens:  # which the layer would take for channels
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(translation.tokens, node)  # which the layer would take for channels
 
 
 def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:

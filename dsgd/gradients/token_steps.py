@@ -37,8 +37,7 @@ def _drop(translation: Translation, node: fx.Node, share: float) -> Activation:
     value = translation.source(node)
     if share == 0:
         return value
-    if share == 1:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(share == 1, node)
     numbers = value.shape.numel()
     mask, kept = sum(before for before, _ in translation.program.drops), translation.new(value.shape)
     translation.program.drops.append((numbers, 1 - share))
@@ -63,8 +62,7 @@ def embedding(translation: Translation, node: fx.Node, module: nn.Embedding) -> 
         translation.tables[node] = TokenTable(translation.parameter(module.weight), tokens.flatten(), rows)
         return None
     value = translation.source(node)
-    if value != translation.input or translation.tokens is None:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(value != translation.input or translation.tokens is None, node)
     translation.program.vocabulary = min(rows, translation.program.vocabulary or rows)
     return translation.step("embed", node, value, weight=translation.parameter(module.weight), rows=rows)
 
@@ -118,8 +116,7 @@ def _in_order(translation: Translation, node: fx.Node, order: Sequence[int]) -> 
     """Return a value with its axes, counted with the batch, in another order. The axis of tokens has no place in memory
     by its number: where it is costs nothing."""
     value = translation.read(node, source(node))
-    if order[0] != 0:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(order[0] != 0, node)
     axes = [axis - 1 for axis in order[1:]]
     token_axis = axes.index(value.token_axis) if translation.tokens else 0
     if translation.tokens:
@@ -127,8 +124,7 @@ def _in_order(translation: Translation, node: fx.Node, order: Sequence[int]) -> 
     if axes == sorted(axes):
         return Activation(value.offset, translation.shape(node, token_axis), token_axis)
     places = torch.arange(value.shape.numel()).view(value.shape).permute(axes)
-    if token_axis != value.token_axis:
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(token_axis != value.token_axis, node)
     return gathered(translation, node, places.flatten())
 
 

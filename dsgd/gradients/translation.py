@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from dsgd.data.text_windows import TextWindows
+from dsgd.data.in_memory import TextWindows
 from dsgd.gradients.amx_routes import ImageAxis
 from dsgd.gradients.tracing import ModuleTrace, Untranslatable, source
 from dsgd.problem.problem import Problem
@@ -124,18 +124,21 @@ class Translation:
         self.tables: dict[fx.Node, TokenTable] = {}
         self.made_by: dict[fx.Node, ProgramStep] = {}
 
+    def refuse_if(self, condition: object, node: fx.Node) -> None:
+        """Raise Untranslatable, with the name of the layer, where a condition holds."""
+        if condition:
+            raise Untranslatable(self.trace.name(node))
+
     def read(self, node: fx.Node, argument: Any) -> Activation:
         """Return a value that `node` reads. Raises Untranslatable for what is no activation."""
-        if not isinstance(argument, fx.Node) or argument not in self.values:
-            raise Untranslatable(self.trace.name(node))
+        self.refuse_if(not isinstance(argument, fx.Node) or argument not in self.values, node)
         return self.values[argument]
 
     def source(self, node: fx.Node, axes: int | None = None) -> Activation:
         """Return the value that a layer reads, whose tokens, if any, are behind the batch. Raises Untranslatable for
         other values, and if a sample's has another number of axes."""
         value = self.read(node, source(node))
-        if value.token_axis or (axes is not None and len(value.shape) != axes):
-            raise Untranslatable(self.trace.name(node))
+        self.refuse_if(value.token_axis or (axes is not None and len(value.shape) != axes), node)
         return value
 
     def shape(self, node: fx.Node, token_axis: int = 0) -> torch.Size:
@@ -144,8 +147,7 @@ class Translation:
         shape = self.trace.shape(node)
         if self.tokens is None:
             return shape
-        if shape[token_axis : token_axis + 1] != (self.tokens,):
-            raise Untranslatable(self.trace.name(node))
+        self.refuse_if(shape[token_axis : token_axis + 1] != (self.tokens,), node)
         return shape[:token_axis] + shape[token_axis + 1 :]
 
     def new(self, shape: torch.Size) -> Activation:
@@ -264,7 +266,6 @@ def gathered(translation: Translation, node: fx.Node, window: Tensor, rectify: b
     Untranslatable if a number is taken twice."""
     value = translation.read(node, source(node))
     taken = window[window >= 0]
-    if len(taken.unique()) != len(taken):
-        raise Untranslatable(translation.trace.name(node))
+    translation.refuse_if(len(taken.unique()) != len(taken), node)
     back = inverse(window.unsqueeze(0), value.shape.numel())
     return translation.step("gather", node, value, window=window, back=back, rectify=rectify)

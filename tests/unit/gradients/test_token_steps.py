@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dsgd.data.in_memory import TextWindows, windows
 from dsgd.data.partition import Partition
 from dsgd.data.text import generated_text
-from dsgd.data.text_windows import TextWindows, windows
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.models.networks import Transformer
