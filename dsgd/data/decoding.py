@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dsgd.data import DataLost
-from dsgd.data.classification import Classification
 from dsgd.data.digest import hashed
+from dsgd.data.in_memory import Classification
 from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
 from dsgd.data.own_sets import Samples
 from dsgd.data.partition import evaluation_order

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dsgd.data import Data
-from dsgd.data.classification import Classification
+from dsgd.data.in_memory import Classification
 from dsgd.data.items import Items
 from dsgd.data.protocols import NamedSamples, SingleSamples
 from dsgd.streams import seeded_streams, stream

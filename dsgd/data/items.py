@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dsgd.data import DataLost
 from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
-from dsgd.data.classification import CrossEntropy, move_and_mirror, movements
+from dsgd.data.in_memory import CrossEntropy, move_and_mirror, movements
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.models.user_code import RAISED, first_line

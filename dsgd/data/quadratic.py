@@ -35,7 +35,7 @@ LARGEST_CONDITION = 1e300  # whose inverse is no zero
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.quadratic_loss import QuadraticData
+    from dsgd.data.in_memory import QuadraticData
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Quadratic:
         return self.noise * stream("quadratic noise", seed, rank, step).standard_normal(self.dim)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
-        from dsgd.data.quadratic_loss import QuadraticData
+        from dsgd.data.in_memory import QuadraticData
 
         self.check(nodes, batch_size)
         noise = partial(self.gradient_noise, seed)

@@ -33,7 +33,7 @@ from dsgd.streams import stream
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.classification import Classification
+    from dsgd.data.in_memory import Classification
 
 EVALUATED = ("test", "validation")
 SPLITS = ("iid", "dirichlet", "label")
@@ -167,7 +167,7 @@ class ImageSet(Split):
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Classification:
         """Load the data for one run, as `DataConfig.load`."""
-        from dsgd.data.classification import Classification
+        from dsgd.data.in_memory import Classification
 
         train, test = self.arrays(*self.read())
         partition = self.partition(train[1], nodes, batch_size, seed)

@@ -25,7 +25,7 @@ from dsgd.streams import stream
 if TYPE_CHECKING:
     import torch
 
-    from dsgd.data.text_windows import TextWindows
+    from dsgd.data.in_memory import TextWindows
 
 MOST_CONTEXT = 2**16
 MOST_BYTES = 2**30  # of text, in memory
@@ -79,7 +79,7 @@ class Text(Validation):
         return self.kept((self._size - self._test_bytes - 1) // self.context)
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> TextWindows:
-        from dsgd.data.text_windows import TextWindows, windows
+        from dsgd.data.in_memory import TextWindows, windows
 
         self.check(nodes, batch_size)
         # the run's seed only orders the windows

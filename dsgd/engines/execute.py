@@ -33,7 +33,7 @@ MODULES = {
     "dist": "dsgd.engines.dist.distributed",
     "torch": "dsgd.engines.torch.over_groups",
 }
-LATE = ("numpy.fft", "numpy.random", "dsgd.data.classification", "dsgd.models.networks")  # as runs come to need them
+LATE = ("numpy.fft", "numpy.random", "dsgd.data.in_memory", "dsgd.models.networks")  # as runs come to need them
 
 
 def join_launch(plan: Plan, folder: Path) -> Joined | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dsgd.data.in_memory import QuadraticData
 from dsgd.data.quadratic import Quadratic
-from dsgd.data.quadratic_loss import QuadraticData
 
 FORK_S, SYNC_S = 0.3, 2.5
 

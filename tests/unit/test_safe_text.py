@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dsgd.engines.dist.coordinator import messages
+from dsgd.engines.dist.coordinator.messages import PRINTED_LIMIT
+from dsgd.engines.dist.frames import printable
 from dsgd.report.table_layout import ReportTable
 from dsgd.safe_text import FORMULA, for_csv, for_html, for_latex, for_markdown, for_terminal, lines_for_terminal
 from tests.support.each_row import each_row
@@ -77,4 +78,4 @@ def test_a_table_on_every_medium(name: str, tmp_path: Path) -> None:
 
 @each_row("text", HOSTILE)
 def test_what_another_process_says(text: str) -> None:
-    assert is_calm(messages._printable(text))
+    assert is_calm(printable(text, PRINTED_LIMIT))

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from dsgd.data import DataLost
-from dsgd.data.classification import CrossEntropy
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DEVIATION, MEAN
 from dsgd.data.images.layout import ImageSource, Layout
 from dsgd.data.images.pool import DecodingPool, PendingImages
+from dsgd.data.in_memory import CrossEntropy
 from dsgd.data.partition import Partition, evaluation_order
 from dsgd.host.resources import cores, keep_freed_memory
 

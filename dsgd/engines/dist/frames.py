@@ -17,6 +17,8 @@ import torch
 from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
+from dsgd.safe_text import for_terminal
+
 FRAME = struct.Struct("<IQ")
 TEXT_LIMIT = 1 << 20
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -63,6 +65,11 @@ class VectorLimit:
 
 
 NO_VECTORS = VectorLimit()
+
+
+def printable(text: str, limit: int) -> str:
+    """Return a text of somebody else's so that it can be shown on a terminal, at most so many characters of it."""
+    return for_terminal(text[:limit])[:limit]
 
 
 def in_memory(length: int, dtype: torch.dtype) -> Tensor:

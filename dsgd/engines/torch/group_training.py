@@ -19,8 +19,13 @@ from torch import Tensor
 from dsgd.engines.rules.marks import Counters, Mark, Progress, is_beyond, limit_of_batch, summary_of
 from dsgd.engines.rules.step_rules import StepRules
 from dsgd.engines.rules.trace import TraceRow
-from dsgd.engines.torch.group_channel import CommunicationFailed, GroupChannel
-from dsgd.engines.torch.group_checkpoints import CheckpointOrders, Order, check_one_checkpoint
+from dsgd.engines.torch.group_channel import (
+    CheckpointOrders,
+    CommunicationFailed,
+    GroupChannel,
+    Order,
+    check_one_checkpoint,
+)
 from dsgd.engines.torch.lockstep import LockstepWorker
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.optim.optimizer import State, remembered

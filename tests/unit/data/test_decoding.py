@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from dsgd.data.classification import Classification
 from dsgd.data.decoding import DecodedSamples
 from dsgd.data.digest import data_digest, difference
 from dsgd.data.imported import ImportedData
+from dsgd.data.in_memory import Classification
 from dsgd.data.items import Items
 from dsgd.data.own_sets import sharing
 from tests.support.each_row import each_row

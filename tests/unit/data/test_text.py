@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dsgd.data import Text
+from dsgd.data.in_memory import TextWindows
 from dsgd.data.text import generated_text
-from dsgd.data.text_windows import TextWindows
 from dsgd.problem.problem import build_problem
 from tests.support.simulate import experiment
 

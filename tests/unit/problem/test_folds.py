@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dsgd.cli.compose import composed
+from dsgd.data.in_memory import QuadraticData
 from dsgd.data.protocols import evaluation_batches
-from dsgd.data.quadratic_loss import QuadraticData
 from dsgd.problem.evaluation import FOLD_FIELDS, FOLDS, check_folds, evaluate_folds
 from dsgd.problem.problem import build_problem
 from dsgd.runner.plan import plan_run

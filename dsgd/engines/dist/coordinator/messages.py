@@ -17,10 +17,9 @@ from msgspec.structs import fields
 from torch import Tensor
 
 from dsgd.engines.dist.control import Client
-from dsgd.engines.dist.frames import SPANS, BadFrame, Message
+from dsgd.engines.dist.frames import SPANS, BadFrame, Message, printable
 from dsgd.engines.dist.job import ProcessJob
 from dsgd.host.gpu_facts import FactName
-from dsgd.safe_text import for_terminal
 
 Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]  # which NaN is not either
@@ -204,7 +203,7 @@ class MessageRules:
             assert client.node is not None
             self._check_vectors(client.node, sent, vectors)
         if isinstance(sent, Failed):
-            message["error"] = _printable(sent.error)
+            message["error"] = printable(sent.error, PRINTED_LIMIT)
 
     def _declared(self, client: Client, message: Message) -> type[ClientMessage]:
         """Return what this client may send under the kind of this message."""
@@ -286,8 +285,3 @@ def _is_address(host: str) -> bool:
         return bool(ipaddress.ip_address(host)) and host.isprintable()
     except ValueError:
         return False
-
-
-def _printable(text: str) -> str:
-    """Return a text of somebody else's so that it can be shown on a terminal."""
-    return for_terminal(text[:PRINTED_LIMIT])[:PRINTED_LIMIT]

@@ -28,6 +28,7 @@ from nacl.exceptions import CryptoError
 from nacl.public import PrivateKey, PublicKey, SealedBox
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.engines.dist.frames import printable
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S
 from dsgd.engines.dist.launch.rendezvous import (
     STORE_POLL_S,
@@ -43,7 +44,6 @@ from dsgd.record.writer import code_version
 from dsgd.runner.configuration import RunConfig
 from dsgd.runner.resume import compare
 from dsgd.runner.values import ConfigError, with_numbers
-from dsgd.safe_text import for_terminal
 
 VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
@@ -147,8 +147,8 @@ def meet(
 
 def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) -> tuple[Meeting, str]:
     """Do rank 0's part: publish the offer, hear all others, and give each of them the token, if nobody objects."""
-    offer, verdict = _offer_key(launch), _verdict_key(launch)
-    answers = {rank: _answer_key(launch, rank) for rank in range(1, launch.nodes)}
+    offer, verdict = _key(launch), _key(launch, "verdict")
+    answers = {rank: _key(launch, rank) for rank in range(1, launch.nodes)}
     token, text = new_token(), json.dumps(asdict(meeting))
     try:
         store.set(offer, text)
@@ -160,7 +160,7 @@ def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) 
                 continue
             try:
                 _, reply = _read(launch, store, answer, MeetingAnswer)
-                objections.append(_one_line(reply.objection))
+                objections.append(printable(reply.objection, OBJECTION_LIMIT))
                 sealed[str(rank)] = seal(bytes.fromhex(token), reply.public, _context(launch, rank, text))
             except (NoMeeting, NotSealed) as error:
                 objections.append(str(error) if isinstance(error, NoMeeting) else _foreign(launch, answer, error))
@@ -182,7 +182,7 @@ def _attend(
     launch: Launch, store: TCPStore, object_to: Callable[[Meeting], str | None], deadline: float
 ) -> tuple[Meeting, str]:
     """Do the part of a rank > 0: accept the offer or object, and open the token that rank 0 has sealed for it."""
-    offer, verdict, answer = _offer_key(launch), _verdict_key(launch), _answer_key(launch, launch.rank)
+    offer, verdict, answer = _key(launch), _key(launch, "verdict"), _key(launch, launch.rank)
     if _missing(store, [offer], deadline):
         raise NoMeeting(
             f"rank {launch.rank}: rank 0 did not come within {JOIN_TIMEOUT_S:g} s to {store_address(launch)}"
@@ -197,7 +197,7 @@ def _attend(
             raise NoMeeting(f"rank {launch.rank}: rank 0 no longer answers at {store_address(launch)}")
         _, outcome = _read(launch, store, verdict, MeetingVerdict)
         if outcome.objection:
-            raise NoMeeting(_one_line(outcome.objection))
+            raise NoMeeting(printable(outcome.objection, OBJECTION_LIMIT))
         token = unseal(str(outcome.sealed.get(str(launch.rank))), private, _context(launch, launch.rank, text))
     except NotSealed as error:
         raise NoMeeting(_foreign(launch, verdict, error)) from error
@@ -206,26 +206,14 @@ def _attend(
     return meeting, token.hex()
 
 
-def _offer_key(launch: Launch) -> str:
-    return f"dsgd/{launch.job}"
-
-
-def _answer_key(launch: Launch, rank: int) -> str:
-    return f"dsgd/{launch.job}/{rank}"
-
-
-def _verdict_key(launch: Launch) -> str:
-    return f"dsgd/{launch.job}/verdict"
+def _key(launch: Launch, *parts: object) -> str:
+    """Return the key of the offer; behind it a rank has its answer, and all have the verdict."""
+    return "/".join(map(str, ("dsgd", launch.job, *parts)))
 
 
 def _context(launch: Launch, rank: int, offer: str) -> str:
     """Return what a sealed token is for: this rank of this job, after this very offer."""
-    return f"{_answer_key(launch, rank)} {hashlib.sha256(offer.encode()).hexdigest()}"
-
-
-def _one_line(text: str) -> str:
-    """Return what somebody else has written so that it can be printed."""
-    return for_terminal(text[:OBJECTION_LIMIT])[:OBJECTION_LIMIT]
+    return f"{_key(launch, rank)} {hashlib.sha256(offer.encode()).hexdigest()}"
 
 
 def _read(launch: Launch, store: TCPStore, key: str, expected: type[T]) -> tuple[str, T]:

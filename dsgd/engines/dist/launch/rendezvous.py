@@ -91,11 +91,7 @@ def store_address(launch: Launch) -> str:
 
 def open_store(launch: Launch, deadline: float) -> TCPStore:
     """Serve the store of the rendezvous, or connect to it until the deadline. Raises NoMeeting."""
-    return _serve(launch) if _serves(launch) else _connect(launch, deadline)
-
-
-def _serves(launch: Launch) -> bool:
-    return launch.rank == 0 and not launch.agent_store
+    return _serve(launch) if launch.rank == 0 and not launch.agent_store else _connect(launch, deadline)
 
 
 def _serve(launch: Launch) -> TCPStore:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.engines.dist.pairwise import ring_stream
+from dsgd.engines.dist.pairwise import ring
 from dsgd.engines.dist.pairwise.ring import SumRing
 from dsgd.engines.dist.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC
 from tests.support.planes import LIMIT_S
@@ -40,7 +40,7 @@ def test_sums_follow_each_other_whatever_their_lengths(data: st.DataObject, node
     lengths = data.draw(st.lists(st.integers(0, 3000), min_size=1, max_size=4))
     with pytest.MonkeyPatch.context() as patch:
         segment = data.draw(st.sampled_from([8, 9, 13, 64, 4096]))
-        patch.setattr(ring_stream, "SEGMENT_BYTES", segment)
+        patch.setattr(ring, "SEGMENT_BYTES", segment)
         with rings(nodes) as made:
             for length in lengths:
                 vectors = vectors_of(nodes, length, dtype, seed=length)
