@@ -99,14 +99,14 @@ class GraphEvaluator:
             problem.gradient_and_loss(problem.start.clone(), problem.start_buffers.clone(), 0, 0)
             self._lanes = [_Lane(problem)]
         except (RuntimeError, ModelFailed) as error:  # of CUDA, which names the operation
-            raise _uncapturable(error) from error
+            raise Uncapturable(" ".join(str(error).split())) from error
         while device.type == "cuda" and len(self._lanes) < streams:
             try:
                 self._lanes.append(_Lane(problem))
             except torch.OutOfMemoryError:
                 break
             except (RuntimeError, ModelFailed) as error:
-                raise _uncapturable(error) from error
+                raise Uncapturable(" ".join(str(error).split())) from error
 
     @property
     def streams(self) -> int:
@@ -192,7 +192,3 @@ class _Lane:
     def _pass(self) -> tuple[Tensor, Tensor]:
         self._problem.state.release()
         return self._problem.gradient_of_batch(self._x, self._buffers, self._inputs, self._targets)
-
-
-def _uncapturable(error: Exception) -> Uncapturable:
-    return Uncapturable(" ".join(str(error).split()))

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
-from dsgd.gradients.tracing import one_line
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, has_own_code, own_function, watched
+from dsgd.problem.slots import ModelFailed, has_own_code, one_line, own_function, watched
 from dsgd.streams import stream_states
 
 STEPS = 2

@@ -102,7 +102,7 @@ def _kept(translation: Translation, node: fx.Node, argument: Any) -> int:
 def _batch_norm(translation: Translation, node: fx.Node, module: nn.BatchNorm2d) -> Activation:
     if module.momentum is None or module.running_mean is None:  # of how many batches; how to evaluate
         raise Untranslatable(f"{translation.trace.name(node)} without momentum or running statistics")
-    _no_sequence(translation, node)
+    translation.refuse_if(translation.tokens, node)  # which the layer would take for channels
     value, kept = translation.source(node), translation.new(torch.Size((2 * module.num_features,)))
     statistics = {"mean": translation.buffer(module.running_mean), "variance": translation.buffer(module.running_var)}
     options = {"momentum": module.momentum, "eps": module.eps, "kept": kept.offset}
@@ -110,7 +110,7 @@ def _batch_norm(translation: Translation, node: fx.Node, module: nn.BatchNorm2d)
 
 
 def _group_norm(translation: Translation, node: fx.Node, module: nn.GroupNorm) -> Activation:
-    _no_sequence(translation, node)
+    translation.refuse_if(translation.tokens, node)  # which the layer would take for channels
     return _normed(translation, node, module, translation.source(node), module.num_groups)
 
 
@@ -119,10 +119,6 @@ def _instance_norm(translation: Translation, node: fx.Node, module: nn.InstanceN
     if module.running_mean is not None:
         raise Untranslatable(f"{translation.trace.name(node)} with running statistics")
     return _normed(translation, node, module, translation.source(node, axes=3), module.num_features)
-
-
-def _no_sequence(translation: Translation, node: fx.Node) -> None:
-    translation.refuse_if(translation.tokens, node)  # which the layer would take for channels
 
 
 def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:

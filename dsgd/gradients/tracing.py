@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, Slot
+from dsgd.problem.slots import ModelFailed, Slot, one_line
 from dsgd.problem.state import WORD, word_count
 
 BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
@@ -150,11 +150,6 @@ def _is_plain(node: fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in ("size", "dim", "ndimension", "numel", "nelement")
     return getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error in at most 120 characters."""
-    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def self_attention(

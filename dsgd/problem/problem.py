@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -16,7 +16,7 @@ from dsgd.data import Data
 from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, LOSS_SCALES
-from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of
+from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of, one_line
 from dsgd.problem.state import ModuleState
 from dsgd.streams import seeded_beside, stream
 
@@ -94,8 +94,7 @@ class Problem:
         try:
             module = copy.deepcopy(self.module)
         except Exception as error:  # whatever the user's module may raise
-            reason = " ".join(str(error).split())[:120] or type(error).__name__
-            raise ModelFailed(f"{type(self.module).__name__}, which cannot be copied ({reason})") from error
+            raise ModelFailed(f"{type(self.module).__name__}, which cannot be copied ({one_line(error)})") from error
         options = {"autocast": self.autocast, "channels_last": self.channels_last, "compiled": self.compiled}
         decay = self.weight_decay, self._decay_norm_and_bias
         twin = Problem(module, self.data, self.dtype, *decay, seed=self._seed, **options)
@@ -110,15 +109,12 @@ class Problem:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self._run is None:  # not before: processes are forked, and the compiler has threads
             self._run = torch.compile(self.module)
-        with self._autocast(inputs.device):
+        with nullcontext() if self.autocast is None else torch.autocast(inputs.device.type, self.autocast):
             outputs = self._run(inputs)
         if not isinstance(outputs, Tensor):
             name = type(self.module).__name__
             raise ModelFailed(f"the model must give one tensor in training, got {type(outputs).__name__} of {name}")
         return outputs.to(self.dtype)
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def gradient(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> Tensor:
         """Return the gradient [d] at x of the worker's batch at its own step, weight decay included.

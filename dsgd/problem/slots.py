@@ -28,6 +28,11 @@ class ModelFailed(ValueError):
     """Raised for a module that cannot be trained here: one line that says why."""
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an error in at most 120 characters."""
+    return " ".join(str(error).split())[:120] or type(error).__name__
+
+
 @dataclass(frozen=True)
 class Slot:
     """Locate a parameter or buffer in its flat vector. shape: of real numbers; those of a complex tensor are pairs, the

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, run
+from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, IoThread
 from dsgd.engines.dist.pairwise import attach as attaching
 from dsgd.engines.dist.pairwise import frame_socket
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
@@ -68,7 +68,7 @@ def settings_of(nodes: int, dimension: int = 8) -> PlaneSettings:
 
 
 class FrameSocket:
-    """A frame socket whose methods run their coroutines to the end, in the calling thread."""
+    """A frame socket whose methods run their coroutines to the end."""
 
     def __init__(self, sock: socket.socket, slice_s: float) -> None:
         self._link = frame_socket.FrameSocket(sock, slice_s)
@@ -78,9 +78,11 @@ class FrameSocket:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that uses the link; at other times the socket is a plain, blocking one."""
         self._socket.setblocking(False)
+        thread = IoThread("test")
         try:
-            return run(coroutine)
+            return thread.run(coroutine)
         finally:
+            thread.close()
             self._socket.setblocking(True)
 
     @property

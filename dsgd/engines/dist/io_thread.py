@@ -198,15 +198,7 @@ async def called(executor: Executor, function: Callable[[], T]) -> T:
     return future.result()
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in this thread, and return its result or raise its error."""
-    here, future = Loop(), Future[T]()
-    here.start(_into(coroutine, future, here.stop))
-    here.run()
-    return future.result(0)
-
-
-async def _into(coroutine: Coroutine[Any, Any, T], future: Future[T], then: Callable[[], None]) -> None:
+async def _into(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
     try:
         future.set_result(await coroutine)
     except GeneratorExit:
@@ -214,7 +206,6 @@ async def _into(coroutine: Coroutine[Any, Any, T], future: Future[T], then: Call
         raise
     except Exception as error:
         future.set_exception(error)
-    then()
 
 
 class IoThread:
@@ -229,7 +220,7 @@ class IoThread:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread, wait for its end, and return its result or raise its error."""
         future: Future[T] = Future()
-        self.call(lambda: self._loop.start(_into(coroutine, future, lambda: None)))
+        self.call(lambda: self._loop.start(_into(coroutine, future)))
         return future.result()
 
     def close(self) -> None:

@@ -43,11 +43,6 @@ class Member:
     counters: dict[str, Any] = field(default_factory=dict)
     gpu: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def is_connected(self) -> bool:
-        """Return whether both connections live."""
-        return self.client is not None and self.snapshots is not None
-
     def join(self, client: Client, address: tuple[str, int]) -> None:
         """Take the process that now is this node. It goes on with the steps and counters of the run resumed."""
         self.client, self.address, self.joined = client, address, True

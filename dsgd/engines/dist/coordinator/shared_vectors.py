@@ -72,10 +72,6 @@ class _Shared:
     arrived: weakref.ref[Tensor] | None = None
     waiters: list[tuple[Vectors, str]] = field(default_factory=list)
 
-    @property
-    def is_gone(self) -> bool:
-        return self.arrived is not None and self.arrived() is None
-
 
 @dataclass(frozen=True)
 class _Offer:
@@ -108,7 +104,7 @@ class SharedVectors:
         for name, digest in digests.items():
             known = self._known.get((key, name, digest))
             vector = known.arrived() if known is not None and known.arrived is not None else None
-            if known is None or known.is_gone:
+            if known is None or (known.arrived is not None and vector is None):  # not here yet, or gone
                 self._known[key, name, digest] = wanted[name] = _Shared()
             elif vector is not None:
                 held[name] = vector

@@ -249,11 +249,12 @@ class PeerListener:
         if reply != HelloReply.WELCOME:
             self._report(reply.name, f"a connection was refused: {reply.name.lower().replace('_', ' ')}")
             return sock.close()
-        if _ended(sock):
-            return sock.close()
+        link = FrameSocket(sock, self._node.slice_s)
+        if link.has_ended():  # while this process was stopped: the peer may have come, gone and come again
+            return link.close()
         if purpose != REQUESTS:
-            return self._entrance.enter(purpose, sock)
-        self._let_in(rank, FrameSocket(sock, self._node.slice_s))
+            return self._entrance.enter(purpose, link.detach())
+        self._let_in(rank, link)
 
     def _let_in(self, rank: int, link: FrameSocket) -> None:
         old_link = self._links.get(rank)
@@ -289,14 +290,3 @@ class PeerListener:
         for link in self._links.values():
             link.shutdown()
         await ended(list(self._tasks.values()), patience_s)
-
-
-def _ended(sock: socket.socket) -> bool:
-    """Check whether the peer has closed the connection. While this process was stopped the peer may have come, gone
-    and come again, and the old connection must not replace the new one."""
-    try:
-        return sock.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

@@ -69,10 +69,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     go = client.wait_for("go")
     engine.total = (go["samples"], go["own_steps"])
 
-    def enqueue(message: Message) -> None:
-        engine.events.put((_handle, (engine, message)))
-
-    client.listen(enqueue)
+    client.listen(lambda message: engine.events.put((_handle, (engine, message))))
     engine.run(go["time_s"])
     while True:  # others may still pull and ask; `exit` ends the process
         action, arguments = engine.events.get()
