@@ -16,25 +16,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.elementwise import (
-    ACTIVATIONS,
-    activate,
-    arithmetic,
-    concatenated,
-    gathered_by,
-    negated,
-    slice_of,
-    zeros_around,
-)
-from dsgd.gradients.image_steps import (
-    adaptive_average_pool,
-    adaptive_max_pool,
-    average_pool,
-    convolution,
-    global_average_pool,
-    max_pool,
-)
-from dsgd.gradients.token_steps import attention, dropout, dropped, dropped_share, embedding, permuted, transposed
+from dsgd.gradients import elementwise, image_steps, token_steps
 from dsgd.gradients.tracing import BatchCounters, ModuleTrace, Untranslatable, source
 from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, gathered
 from dsgd.problem.problem import Problem
@@ -59,10 +41,11 @@ def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
 
 def _steps(trace: ModuleTrace) -> list[str]:
     """Return the nodes of a graph as text: what is called, with what."""
-    return [
-        f"{node.op} {node.target} {dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)}"
-        for node in trace.graph.nodes
-    ]
+
+    def given(node: fx.Node) -> Any:
+        return token_steps.dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)
+
+    return [f"{node.op} {node.target} {given(node)}" for node in trace.graph.nodes]
 
 
 def _value(translation: Translation, node: fx.Node) -> Activation | None:
@@ -175,7 +158,7 @@ def _alias(translation: Translation, node: fx.Node, module: nn.Module | None = N
 
 
 _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation | None]] = {
-    nn.Conv2d: convolution,
+    nn.Conv2d: image_steps.convolution,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
@@ -183,61 +166,62 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
     nn.InstanceNorm2d: _instance_norm,
     nn.LayerNorm: _layer_norm,
     nn.ReLU: _relu,
-    **dict.fromkeys(ACTIVATIONS, activate),
-    nn.MaxPool2d: max_pool,
-    nn.AdaptiveMaxPool2d: adaptive_max_pool,
-    nn.AvgPool2d: average_pool,
-    nn.AdaptiveAvgPool2d: adaptive_average_pool,
+    **dict.fromkeys(elementwise.ACTIVATIONS, elementwise.activate),
+    nn.MaxPool2d: image_steps.max_pool,
+    nn.AdaptiveMaxPool2d: image_steps.adaptive_max_pool,
+    nn.AvgPool2d: image_steps.average_pool,
+    nn.AdaptiveAvgPool2d: image_steps.adaptive_average_pool,
     nn.Flatten: _alias,
     nn.Unflatten: _alias,
     nn.Identity: _alias,
-    nn.Dropout: dropout,
-    nn.Embedding: embedding,
+    nn.Dropout: token_steps.dropout,
+    nn.Embedding: token_steps.embedding,
 }
+_POOL = "kernel_size stride padding"
 _PLAIN = {F.silu: nn.SiLU, F.selu: nn.SELU, F.mish: nn.Mish, F.relu6: nn.ReLU6}
 _PLAIN |= {F.hardsigmoid: nn.Hardsigmoid, F.hardswish: nn.Hardswish}
 _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((F.relu, torch.relu), _relu),
-    **dict.fromkeys((operator.add, operator.iadd, torch.add), partial(arithmetic, "+")),
-    **dict.fromkeys((operator.sub, operator.isub, torch.sub), partial(arithmetic, "-")),
-    **dict.fromkeys((operator.mul, operator.imul, torch.mul), partial(arithmetic, "*")),
-    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div), partial(arithmetic, "/")),
-    **dict.fromkeys((operator.neg, torch.neg), negated),
-    **dict.fromkeys((torch.cat, torch.concat), concatenated),
+    **dict.fromkeys((operator.add, operator.iadd, torch.add), partial(elementwise.arithmetic, "+")),
+    **dict.fromkeys((operator.sub, operator.isub, torch.sub), partial(elementwise.arithmetic, "-")),
+    **dict.fromkeys((operator.mul, operator.imul, torch.mul), partial(elementwise.arithmetic, "*")),
+    **dict.fromkeys((operator.truediv, operator.itruediv, torch.div), partial(elementwise.arithmetic, "/")),
+    **dict.fromkeys((operator.neg, torch.neg), elementwise.negated),
+    **dict.fromkeys((torch.cat, torch.concat), elementwise.concatenated),
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
-    torch.mean: global_average_pool,
+    torch.mean: image_steps.global_average_pool,
     F.linear: _linear_function,
-    F.max_pool2d: _like(max_pool, nn.MaxPool2d, "kernel_size stride padding dilation ceil_mode return_indices"),
+    F.max_pool2d: _like(image_steps.max_pool, nn.MaxPool2d, f"{_POOL} dilation ceil_mode return_indices"),
     F.avg_pool2d: _like(
-        average_pool, nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad divisor_override"
+        image_steps.average_pool, nn.AvgPool2d, f"{_POOL} ceil_mode count_include_pad divisor_override"
     ),
-    F.adaptive_avg_pool2d: _like(adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
-    F.adaptive_max_pool2d: _like(adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size return_indices"),
-    F.gelu: _like(activate, nn.GELU, "approximate"),
-    F.elu: _like(activate, nn.ELU, "alpha inplace"),
-    F.leaky_relu: _like(activate, nn.LeakyReLU, "negative_slope inplace"),
-    F.softplus: _like(activate, nn.Softplus, "beta threshold"),
-    **{function: _like(activate, layer, "inplace") for function, layer in _PLAIN.items()},
-    **dict.fromkeys((torch.sigmoid, F.sigmoid), _like(activate, nn.Sigmoid)),
-    **dict.fromkeys((torch.tanh, F.tanh), _like(activate, nn.Tanh)),
-    F.dropout: dropped,
-    F.scaled_dot_product_attention: attention,
-    torch.transpose: transposed,
-    torch.permute: permuted,
-    operator.getitem: partial(gathered_by, slice_of),
-    F.pad: partial(gathered_by, zeros_around),
+    F.adaptive_avg_pool2d: _like(image_steps.adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
+    F.adaptive_max_pool2d: _like(image_steps.adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size return_indices"),
+    F.gelu: _like(elementwise.activate, nn.GELU, "approximate"),
+    F.elu: _like(elementwise.activate, nn.ELU, "alpha inplace"),
+    F.leaky_relu: _like(elementwise.activate, nn.LeakyReLU, "negative_slope inplace"),
+    F.softplus: _like(elementwise.activate, nn.Softplus, "beta threshold"),
+    **{function: _like(elementwise.activate, layer, "inplace") for function, layer in _PLAIN.items()},
+    **dict.fromkeys((torch.sigmoid, F.sigmoid), _like(elementwise.activate, nn.Sigmoid)),
+    **dict.fromkeys((torch.tanh, F.tanh), _like(elementwise.activate, nn.Tanh)),
+    F.dropout: token_steps.dropped,
+    F.scaled_dot_product_attention: token_steps.attention,
+    torch.transpose: token_steps.transposed,
+    torch.permute: token_steps.permuted,
+    operator.getitem: partial(elementwise.gathered_by, elementwise.slice_of),
+    F.pad: partial(elementwise.gathered_by, elementwise.zeros_around),
 }
 _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("relu", "relu_"), _relu),
-    **dict.fromkeys(("add", "add_"), partial(arithmetic, "+")),
-    **dict.fromkeys(("sub", "sub_"), partial(arithmetic, "-")),
-    **dict.fromkeys(("mul", "mul_"), partial(arithmetic, "*")),
-    **dict.fromkeys(("div", "div_"), partial(arithmetic, "/")),
-    "neg": negated,
+    **dict.fromkeys(("add", "add_"), partial(elementwise.arithmetic, "+")),
+    **dict.fromkeys(("sub", "sub_"), partial(elementwise.arithmetic, "-")),
+    **dict.fromkeys(("mul", "mul_"), partial(elementwise.arithmetic, "*")),
+    **dict.fromkeys(("div", "div_"), partial(elementwise.arithmetic, "/")),
+    "neg": elementwise.negated,
     **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze"), _alias),
-    "transpose": transposed,
-    "permute": permuted,
-    "mean": global_average_pool,
-    "sigmoid": _like(activate, nn.Sigmoid),
-    "tanh": _like(activate, nn.Tanh),
+    "transpose": token_steps.transposed,
+    "permute": token_steps.permuted,
+    "mean": image_steps.global_average_pool,
+    "sigmoid": _like(elementwise.activate, nn.Sigmoid),
+    "tanh": _like(elementwise.activate, nn.Tanh),
 }

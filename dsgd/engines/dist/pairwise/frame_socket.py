@@ -21,27 +21,9 @@ import torch
 from torch import Tensor
 
 from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, Loop, Sleep, loop, settled, unacknowledged
+from dsgd.engines.dist.pairwise import wire
 from dsgd.engines.dist.pairwise.process_memory import ProcessMemory
-from dsgd.engines.dist.pairwise.wire import (
-    ADDRESS,
-    HEADER,
-    LEAST_BYTES,
-    MAX_NAME_BYTES,
-    MAX_SCALARS,
-    MAX_TEXT_BYTES,
-    PIECE_BYTES,
-    READ,
-    REFUSALS,
-    RELEASED,
-    UNREADABLE,
-    Frame,
-    HelloReply,
-    Kind,
-    PlaneSettings,
-    ProtocolViolation,
-    Status,
-    as_bytes,
-)
+from dsgd.engines.dist.pairwise.wire import Frame, Kind, PlaneSettings, ProtocolViolation, Status, as_bytes
 
 BATCH_BYTES = 1 << 21  # of a vector, for which its reader is woken
 ALIGNMENT = 64  # bytes, torch's own: some kernels round differently on other addresses
@@ -164,7 +146,7 @@ class FrameSocket:
         payload = as_bytes(vector) if isinstance(vector, Tensor) else vector
         length = -1 if payload is None else len(payload)
         name = frame.name.encode("ascii")
-        head = HEADER.pack(
+        head = wire.HEADER.pack(
             frame.kind, frame.status, len(frame.scalars), len(name), frame.steps, frame.sequence, length
         ) + struct.pack(f"<{len(name)}s{len(frame.scalars)}d", name, *frame.scalars)
         if not isinstance(vector, Tensor):
@@ -172,7 +154,7 @@ class FrameSocket:
             return 0
         assert isinstance(payload, memoryview)
         if self._sends_in_place and self._in_place(length):
-            await self.write(head, memoryview(ADDRESS.pack(vector.data_ptr())), patience_s)
+            await self.write(head, memoryview(wire.ADDRESS.pack(vector.data_ptr())), patience_s)
             await self._have_read(payload, patience_s)
         else:
             await self.write(head, payload, patience_s)
@@ -180,24 +162,24 @@ class FrameSocket:
 
     async def _have_read(self, payload: memoryview, patience_s: float) -> None:
         """Wait until the peer has read a vector in place, or send what it cannot read."""
-        for begin in range(0, len(payload), PIECE_BYTES):
-            if await self._sign((READ, UNREADABLE), patience_s) == UNREADABLE:
+        for begin in range(0, len(payload), wire.PIECE_BYTES):
+            if await self._sign((wire.READ, wire.UNREADABLE), patience_s) == wire.UNREADABLE:
                 self._sends_in_place = False
                 return await self.write(b"", payload[begin:], patience_s)
-        await self.write(RELEASED, memoryview(b""), patience_s)
+        await self.write(wire.RELEASED, memoryview(b""), patience_s)
 
     async def receive(self, settings: PlaneSettings, patience_s: float) -> Frame:
         """Receive the next frame, up to its payload. Raises ProtocolViolation."""
-        header = await self.read(HEADER.size, patience_s)
-        kind, status, scalars, length, steps, sequence, payload = HEADER.unpack(header)
+        header = await self.read(wire.HEADER.size, patience_s)
+        kind, status, scalars, length, steps, sequence, payload = wire.HEADER.unpack(header)
         if kind not in Kind.__members__.values() or status not in Status.__members__.values():
             raise ProtocolViolation(f"a frame of kind {kind} and status {status}, which do not exist")
-        if scalars > MAX_SCALARS or length > MAX_NAME_BYTES:
+        if scalars > wire.MAX_SCALARS or length > wire.MAX_NAME_BYTES:
             raise ProtocolViolation(
-                f"{scalars} scalars and a name of {length} bytes, at most {MAX_SCALARS} and {MAX_NAME_BYTES}"
+                f"{scalars} scalars and a name of {length} bytes, at most {wire.MAX_SCALARS} and {wire.MAX_NAME_BYTES}"
             )
         item = 1 if status == Status.FAILED else settings.dtype.itemsize
-        limit = MAX_TEXT_BYTES if status == Status.FAILED else settings.longest * item
+        limit = wire.MAX_TEXT_BYTES if status == Status.FAILED else settings.longest * item
         if not -1 <= payload <= limit or (payload > 0 and payload % item):
             raise ProtocolViolation(f"a payload of {payload} bytes, at most {limit} and in items of {item}")
         body = await self.read(length + 8 * scalars, patience_s)
@@ -217,14 +199,14 @@ class FrameSocket:
         return vector
 
     def _in_place(self, count: int) -> bool:
-        return self.memory is not None and count >= LEAST_BYTES
+        return self.memory is not None and count >= wire.LEAST_BYTES
 
     async def _read_in_place(self, view: memoryview, log: Callable[[str], None], patience_s: float) -> None:
         """Read a vector from the peer's memory; it is whole if this returns."""
         assert self.memory is not None
-        (address,) = ADDRESS.unpack(await self.read(ADDRESS.size, patience_s))
-        for begin in range(0, len(view), PIECE_BYTES):
-            piece = view[begin : begin + PIECE_BYTES]
+        (address,) = wire.ADDRESS.unpack(await self.read(wire.ADDRESS.size, patience_s))
+        for begin in range(0, len(view), wire.PIECE_BYTES):
+            piece = view[begin : begin + wire.PIECE_BYTES]
             try:
                 self.memory.read_into(piece, address + begin)
             except OSError as error:
@@ -232,11 +214,11 @@ class FrameSocket:
                     raise
                 log(f"large vectors of process {self.memory.pid} come as bytes: they cannot be read where they are")
                 self._reads_in_place = False
-                await self.write(UNREADABLE, memoryview(b""), patience_s)
+                await self.write(wire.UNREADABLE, memoryview(b""), patience_s)
                 return await self.read_into(view[begin:], patience_s)
             self.received += len(piece)
-            await self.write(READ, memoryview(b""), patience_s)
-        await self._sign((RELEASED,), patience_s)
+            await self.write(wire.READ, memoryview(b""), patience_s)
+        await self._sign((wire.RELEASED,), patience_s)
 
     async def _sign(self, expected: tuple[bytes, ...], patience_s: float) -> bytes:
         if (sign := await self.read(1, patience_s)) not in expected:
@@ -270,9 +252,9 @@ class FrameSocket:
     async def skip(self, count: int, patience_s: float) -> None:
         """Read a vector of so many bytes and drop it."""
         if self._reads_in_place and self._in_place(count):
-            await self.read(ADDRESS.size, patience_s)
-            await self.write(READ * -(-count // PIECE_BYTES), memoryview(b""), patience_s)
-            await self._sign((RELEASED,), patience_s)
+            await self.read(wire.ADDRESS.size, patience_s)
+            await self.write(wire.READ * -(-count // wire.PIECE_BYTES), memoryview(b""), patience_s)
+            await self._sign((wire.RELEASED,), patience_s)
             return
         scratch = memoryview(bytearray(min(count, 1 << 16)))
         while count:
@@ -371,6 +353,6 @@ async def handshake(link: FrameSocket, hello: bytes, patience_s: float) -> None:
     """Send the client's hello and read the reply. Raises ConnectionRefusedError unless it is WELCOME."""
     await link.write(hello, memoryview(b""), patience_s)
     answer = (await link.read(1, patience_s))[0]
-    if answer != HelloReply.WELCOME:
-        reason = REFUSALS.get(HelloReply(answer)) if answer in HelloReply.__members__.values() else None
+    if answer != wire.HelloReply.WELCOME:
+        reason = wire.REFUSALS.get(wire.HelloReply(answer)) if answer in wire.HelloReply.__members__.values() else None
         raise ConnectionRefusedError(reason or f"its answer to our hello was {answer}, which means nothing")
