@@ -16,7 +16,7 @@ from dsgd.engines.dist.coordinator.monitor import RunMonitor
 from dsgd.engines.dist.coordinator.shared_vectors import Spool
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.coordinator.snapshots import PendingSnapshots
-from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem
@@ -40,7 +40,7 @@ def last_mark(
     started: called once all processes are forked."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         devices = dict.fromkeys(range(experiment.nodes), ("cpu",))
-        job = ProcessJob(experiment, problem, listener.getsockname(), TOKEN, Limits(DEADLINE_S, 1.0), 1, devices)
+        job = ProcessJob(experiment, problem, listener.getsockname(), TOKEN, DEADLINE_S, 1.0, 1, devices)
         processes = []
         for rank in range(experiment.nodes):
             if (process := os.fork()) == 0:

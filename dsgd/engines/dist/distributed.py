@@ -21,7 +21,7 @@ from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.shared_vectors import Spool
 from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.frames import NO_VECTORS
-from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.dist.launch.agreement import Joined
 from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
@@ -82,12 +82,12 @@ def _supervised(
     earlier = _summary(folder)
     try:
         if listener is not None:
-            line = Lifeline(job.limits.timeout_s)
+            line = Lifeline(job.timeout_s)
             main = partial(_coordinate, plan, folder, job, listener, line)
             over = parent.start("coordinator", main, quiet=False, line=line)
             listener.close()
         else:
-            over = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+            over = CoordinatorConnection(job.coordinator, job.token, job.timeout_s)
             over.send({"kind": "hello", "role": "agent"})
             if not has_common_start(over, job, joined.rank if joined else 0):
                 return "failed"
@@ -151,7 +151,8 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
         problem=problem,
         coordinator=coordinator,
         token=bytes.fromhex(token),
-        limits=Limits(options.timeout_s, options.patience_s),
+        timeout_s=options.timeout_s,
+        patience_s=options.patience_s,
         threads=options.threads or 1,
         devices=devices,
         share_gpus=options.workers_per_gpu > 1,

@@ -28,33 +28,23 @@ class ProcessOver(BaseException):
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Time limits of a run.
-
-    timeout_s: for everything that must arrive. patience_s: for a silent peer in a pull or push, before its caller goes
-    on without it.
-    """
-
-    timeout_s: float
-    patience_s: float
-
-
-@dataclass(frozen=True)
 class ProcessJob:
     """The part of a run that every process of it is given when it is forked.
 
-    coordinator: its address. devices: names by rank, of the workers of this machine. share_gpus: several workers may be
-    on one. attach: read large vectors of processes of this machine where they are. collectives: between workers on
-    CPUs: own, a ring; torch, process groups. state: contents of the checkpoint to
-    resume from; None for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors
-    that training starts from; empty where no other command takes part.
+    coordinator: its address. timeout_s: limit for everything that must arrive. patience_s: for a silent peer in a pull
+    or push, before its caller goes on without it. devices: names by rank, of the workers of this machine. share_gpus:
+    several workers may be on one. attach: read large vectors of processes of this machine where they are. collectives:
+    between workers on CPUs: own, a ring; torch, process groups. state: contents of the checkpoint to resume from; None
+    for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors that training starts
+    from; empty where no other command takes part.
     """
 
     experiment: Experiment
     problem: Problem
     coordinator: tuple[str, int]
     token: bytes
-    limits: Limits
+    timeout_s: float
+    patience_s: float
     threads: int
     devices: Mapping[int, Sequence[str]]
     share_gpus: bool = False

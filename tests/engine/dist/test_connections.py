@@ -19,7 +19,7 @@ from torch import Tensor
 from dsgd.algorithms import dpsgd, gossip, sync
 from dsgd.engines.dist.control import Hub
 from dsgd.engines.dist.frames import VectorLimit
-from dsgd.engines.dist.job import EXIT_ORPHANED, Limits
+from dsgd.engines.dist.job import EXIT_ORPHANED
 from dsgd.engines.dist.launch.rendezvous import listen
 from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.worker import Worker
@@ -129,7 +129,7 @@ def test_a_cut_between_workers_in_lock_step_shows_at_the_next_message(
 
 def submit_for_ever(address: tuple[str, int]) -> None:
     """Do as a worker that answers every message with a large snapshot."""
-    job: Any = SimpleNamespace(coordinator=address, token=TOKEN, limits=Limits(60.0, 2.0))
+    job: Any = SimpleNamespace(coordinator=address, token=TOKEN, timeout_s=60.0, patience_s=2.0)
     job.snapshot_limit = VectorLimit(1, 1 << 20, 1 << 22)
     client = CoordinatorClient(job)
     client.open_snapshot_channel(0)

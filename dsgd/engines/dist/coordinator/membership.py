@@ -11,7 +11,7 @@ from typing import Any
 
 from dsgd.engines.dist.control import Client, Message
 from dsgd.engines.dist.coordinator.snapshots import RunTotals, combine_totals
-from dsgd.engines.dist.job import HALF_GONE_S, HEARTBEAT_S, Limits
+from dsgd.engines.dist.job import HALF_GONE_S, HEARTBEAT_S
 from dsgd.experiment import Experiment
 from dsgd.host.gpu_facts import PEAK, combined_facts
 
@@ -60,13 +60,13 @@ class Member:
 class Membership:
     """All members of a run, by node."""
 
-    def __init__(self, experiment: Experiment, limits: Limits, log: Callable[[str], None]) -> None:
+    def __init__(self, experiment: Experiment, timeout_s: float, log: Callable[[str], None]) -> None:
         p, k = experiment.nodes, experiment.algo.servers
         self.members = [Member(i, f"worker {i}" if i < p else f"server {i - p}", i >= p) for i in range(p + k)]
         self.workers = self.members[:p]
         self._lost_before: set[int] = set()  # workers, when the checkpoint was written that the run goes on from
         self._experiment = experiment
-        self._limits = limits
+        self._timeout_s = timeout_s
         self._checked = time.monotonic()
         self._log = log
 
@@ -125,7 +125,7 @@ class Membership:
         if forgiven_s > 0:
             for member in self.members:
                 member.heard = now - max(0.0, member.silent_s(now) - forgiven_s)
-        return [m for m in self.members if m.joined and not m.lost and m.silent_s(now) > self._limits.timeout_s]
+        return [m for m in self.members if m.joined and not m.lost and m.silent_s(now) > self._timeout_s]
 
     def half_gone(self, now: float) -> list[Member]:
         """Return the members of whose two connections one has ended and the other should have followed."""

@@ -39,7 +39,7 @@ class RunMonitor:
         self.trace: list[TraceRow] = []
         self.complete: SimpleQueue[PendingSnapshots | None] = SimpleQueue()
         self.stop_requested = threading.Event()
-        self.members = Membership(job.experiment, job.limits, log)
+        self.members = Membership(job.experiment, job.timeout_s, log)
         self.schedule = SnapshotSchedule(job.experiment, self.members, self._send, checkpoint_every_s)
         self._job = job
         self._experiment = job.experiment
@@ -122,7 +122,7 @@ class RunMonitor:
             for member in self.members.half_gone(now):
                 self._drop_other_half(member)
             for member in self.members.silent(now):
-                self._lose(member, f"has been silent for {self._job.limits.timeout_s:g} s")
+                self._lose(member, f"has been silent for {self._job.timeout_s:g} s")
                 self._give_up(member)
             if self.phase.name == "starting":
                 self._start_training(now)

@@ -66,7 +66,7 @@ class RunStart:
 
         Raises StartFailed for who does not come in time since somebody came last. Whoever has come may take long to get
         ready, as long as it is not silent, which is not looked at here."""
-        members, timeout_s = self._members.members, self._job.limits.timeout_s
+        members, timeout_s = self._members.members, self._job.timeout_s
         late = [member.name for member in members if not member.joined or None in (member.client, member.snapshots)]
         if self._all_came is None and not late:
             self._all_came = now

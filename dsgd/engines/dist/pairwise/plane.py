@@ -27,7 +27,7 @@ from dsgd.engines.dist.pairwise.exchanges import Exchanges
 from dsgd.engines.dist.pairwise.frame_socket import LocalNode, VectorPool
 from dsgd.engines.dist.pairwise.process_memory import permit_reading
 from dsgd.engines.dist.pairwise.ring import RingEntrance, SumRing, join_ring
-from dsgd.engines.dist.pairwise.server import Answer, PeerListener, PeerOperation, Responder
+from dsgd.engines.dist.pairwise.server import Answer, Answered, PeerListener, PeerOperation, Responder
 from dsgd.engines.dist.pairwise.wire import MAX_NAME_BYTES, MAX_SCALARS, Frame, Kind, PlaneSettings, Status
 
 POOL_SIZE = 8  # received vectors whose memory is used again
@@ -167,9 +167,7 @@ class Plane:
             failed = partial(self._exchanges.target_lost, exchange)
             self._channels[target].submit(PeerRequest(frame, vector, self._node.timeout_s, failed=failed))
 
-    def call(
-        self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
-    ) -> Future[tuple[Tensor | None, int]]:
+    def call(self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> Future[Answered]:
         """Run an operation on a server: (answer, staleness). Fails with Unreachable, RuntimeError where it raised."""
         if part is not None:
             self._node.settings.check_vector(part)
@@ -178,7 +176,7 @@ class Plane:
         if len(scalars) > MAX_SCALARS:
             raise ValueError(f"scalars must be at most {MAX_SCALARS}, got {len(scalars)}")
 
-        def answer(frame: Frame, content: Tensor | str | None) -> tuple[Tensor | None, int]:
+        def answer(frame: Frame, content: Tensor | str | None) -> Answered:
             if isinstance(content, str):
                 raise RuntimeError(content)
             return content, frame.steps

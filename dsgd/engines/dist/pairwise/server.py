@@ -37,7 +37,8 @@ from dsgd.engines.dist.pairwise.wire import (
     Status,
 )
 
-PeerOperation = Callable[[int, str, Tensor | None, tuple[float, ...]], tuple[Tensor | None, int]]
+Answered = tuple[Tensor | None, int]  # by an operation: a vector or none, and the staleness
+PeerOperation = Callable[[int, str, Tensor | None, tuple[float, ...]], Answered]
 Answer = Callable[[Tensor, float], tuple[Tensor, int] | None]
 BACKLOG = 128
 T = TypeVar("T")

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from dsgd.engines.dist.pairwise.plane import Plane, Pulled
-from dsgd.engines.dist.pairwise.server import Answer
+from dsgd.engines.dist.pairwise.server import Answer, Answered
 
 S = TypeVar("S")
-T = TypeVar("T")
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -110,10 +108,8 @@ class DeviceVectors:
         exchanged = _then(copied, lambda copies: self._plane.exchange(copies, steps, sources))
         return _then(exchanged, lambda arrived: self._copies.submit(self._to_device, arrived))
 
-    def call(
-        self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
-    ) -> Future[tuple[Tensor | None, int]]:
-        def received(answer: tuple[Tensor | None, int]) -> Future[tuple[Tensor | None, int]]:
+    def call(self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> Future[Answered]:
+        def received(answer: Answered) -> Future[Answered]:
             vector, staleness = answer
             if vector is None:
                 return _done(answer)

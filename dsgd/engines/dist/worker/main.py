@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import time
-from concurrent.futures import Future
 from datetime import timedelta
 
 import torch
@@ -16,6 +15,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from dsgd.engines.dist.control import Message
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
+from dsgd.engines.dist.pairwise.server import Answered
 from dsgd.engines.dist.worker.averaging import Averaging, CannotGoOn, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
@@ -113,15 +113,13 @@ def _join_groups(
         host, port = joined["addresses"][(rank + 1) % nodes]
         return join_rings(plane, rank, nodes, (host, port), device)
     store = TCPStore(job.coordinator[0], store_port, is_master=False, timeout=timedelta(seconds=JOIN_TIMEOUT_S))
-    return join_groups(store, rank, nodes, job.limits.timeout_s, address, device)
+    return join_groups(store, rank, nodes, job.timeout_s, address, device)
 
 
 def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
     """Fetch x [d] for a worker that joins late: the centre, or what some peer published last. Raises CannotGoOn."""
     if servers:
-        parts: list[Future[tuple[Tensor | None, int]]] = [
-            plane.call(nodes + i, READ_CENTRE, None, ()) for i in range(servers)
-        ]
+        parts = [plane.call(nodes + i, READ_CENTRE, None, ()) for i in range(servers)]
         return torch.cat([part for part, _ in (future.result() for future in parts) if part is not None])
     peers = [peer for peer in range(nodes) if peer != rank]
     random.Random(rank).shuffle(peers)
@@ -148,7 +146,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
     lock = threading.Lock()
     spans: list[tuple[float, float]] = []  # of calls, with `trace`
 
-    def answer(rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> tuple[Tensor | None, int]:
+    def answer(rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> Answered:
         with lock:
             if operation == READ_CENTRE:
                 return shard.server.x.clone(), 0

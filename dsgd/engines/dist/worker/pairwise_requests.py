@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -75,108 +76,102 @@ class Traffic:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, eq=False)
 class PairwiseRequests:
     """Performs the requests of one worker, and counts the bytes and the staleness of their messages.
 
     If the peer of a pull, push or ask is unreachable, the message counts as missed. If a peer of an exchange, or a
-    server, is unreachable, CannotGoOn ends the run."""
+    server, is unreachable, CannotGoOn ends the run.
 
-    def __init__(
-        self,
-        worker: Worker,
-        servers: int,
-        vectors: Plane | DeviceVectors,
-        traffic: Traffic,
-        then: Callable[[Future[Any], Callable[[Future[Any]], None]], None],
-    ) -> None:
-        """then: calls its second argument, in the thread of the coroutines, once the future is done."""
-        self._worker = worker
-        self._servers = servers
-        self._vectors = vectors
-        self._traffic = traffic
-        self._then = then
+    then: calls its second argument, in the thread of the coroutines, once the future is done."""
+
+    worker: Worker
+    servers: int
+    vectors: Plane | DeviceVectors
+    traffic: Traffic
+    then: Callable[[Future[Any], Callable[[Future[Any]], None]], None]
 
     def exchange(self, task: Task[Any], request: Exchange) -> None:
-        future = self._vectors.exchange(request.vectors, self._worker.steps, request.sources)
+        future = self.vectors.exchange(request.vectors, self.worker.steps, request.sources)
 
         def answer(done: Future[dict[int, Tensor]]) -> None:
             received = result_of(done)
             for source, vector in received.items():
-                self._traffic.moved(source, self._worker.rank, vector)
-            self._traffic.stale(0, len(received))
+                self.traffic.moved(source, self.worker.rank, vector)
+            self.traffic.stale(0, len(received))
             task.resume(received)
 
-        self._then(future, answer)
+        self.then(future, answer)
 
     def pull(self, task: Task[Any], request: Pull) -> None:
         def answer(done: Future[Any]) -> None:
             if self._is_missed(task, done):
                 return
             pulled = done.result()
-            self._traffic.moved(request.peer, self._worker.rank, pulled.vector)
-            self._traffic.stale(pulled.peer_steps - pulled.steps)
+            self.traffic.moved(request.peer, self.worker.rank, pulled.vector)
+            self.traffic.stale(pulled.peer_steps - pulled.steps)
             task.resume(pulled.vector)
 
-        self._then(self._vectors.pull(request.peer), answer)
+        self.then(self.vectors.pull(request.peer), answer)
 
     def _is_missed(self, task: Task[Any], done: Future[Any]) -> bool:
         """Check that the peer was unreachable; if so, count a missed message and resume the task without a vector."""
         if not isinstance(done.exception(), Unreachable):
             return False
-        self._traffic.missed()
+        self.traffic.missed()
         task.resume(None)
         return True
 
     def push(self, task: Task[Any], request: Push) -> None:
-        steps = self._worker.steps
+        steps = self.worker.steps
 
         def answer(done: Future[bool]) -> None:
             lost = isinstance(done.exception(), Unreachable)
             if lost or not done.result():
-                self._traffic.missed(None if lost else request.vector)
+                self.traffic.missed(None if lost else request.vector)
             else:
-                self._traffic.moved(self._worker.rank, request.peer, request.vector)
-                self._traffic.stale(self._worker.steps - steps)  # acknowledged on arrival
+                self.traffic.moved(self.worker.rank, request.peer, request.vector)
+                self.traffic.stale(self.worker.steps - steps)  # acknowledged on arrival
             task.resume()
 
-        self._then(self._vectors.push(request.peer, request.vector, steps), answer)
+        self.then(self.vectors.push(request.peer, request.vector, steps), answer)
 
     def ask(self, task: Task[Any], request: Ask) -> None:
-        steps = self._worker.steps
+        steps = self.worker.steps
 
         def answer(done: Future[Any]) -> None:
             if self._is_missed(task, done):
                 return
             answered = done.result()
-            self._traffic.moved(self._worker.rank, request.peer, request.vector)
-            self._traffic.moved(request.peer, self._worker.rank, answered.vector)
-            self._traffic.stale(self._worker.steps - steps)  # of the question, known by its answer
-            self._traffic.stale(answered.peer_steps - answered.steps)
+            self.traffic.moved(self.worker.rank, request.peer, request.vector)
+            self.traffic.moved(request.peer, self.worker.rank, answered.vector)
+            self.traffic.stale(self.worker.steps - steps)  # of the question, known by its answer
+            self.traffic.stale(answered.peer_steps - answered.steps)
             task.resume(answered.vector)
 
-        self._then(self._vectors.ask(request.peer, request.vector, steps), answer)
+        self.then(self.vectors.ask(request.peer, request.vector, steps), answer)
 
     def call(self, task: Task[Any], request: Call) -> None:
-        p, k = self._worker.nodes, self._servers
+        p, k = self.worker.nodes, self.servers
         parts = parts_of(request.vector, k)
         answers: dict[int, Tensor | None] = {}
 
         def answer(shard: int, done: Future[Any]) -> None:
             answers[shard], staleness = result_of(done)
             for source, target, vector in (
-                (self._worker.rank, p + shard, parts[shard]),
-                (p + shard, self._worker.rank, answers[shard]),
+                (self.worker.rank, p + shard, parts[shard]),
+                (p + shard, self.worker.rank, answers[shard]),
             ):
                 if vector is not None:
-                    self._traffic.moved(source, target, vector)
+                    self.traffic.moved(source, target, vector)
             if request.vector is not None:
-                self._traffic.stale(staleness)
+                self.traffic.stale(staleness)
             if len(answers) == k:
                 task.resume(joined(answers))
 
         for shard, part in enumerate(parts):
-            future = self._vectors.call(p + shard, request.operation, part, request.scalars)
-            self._then(future, lambda done, shard=shard: answer(shard, done))
+            future = self.vectors.call(p + shard, request.operation, part, request.scalars)
+            self.then(future, lambda done, shard=shard: answer(shard, done))
 
 
 def between_events(

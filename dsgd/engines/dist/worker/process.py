@@ -69,7 +69,7 @@ class CoordinatorClient:
 
     def __init__(self, job: ProcessJob) -> None:
         self._job = job
-        self._line = CoordinatorConnection(job.coordinator, job.token, job.limits.timeout_s)
+        self._line = CoordinatorConnection(job.coordinator, job.token, job.timeout_s)
         self.local_address = self._line.local_address
         self._early: list[Message] = []  # arrived while another message was waited for
         self._listens = False
@@ -84,7 +84,7 @@ class CoordinatorClient:
     def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
         """Open the second connection, which `submit` uses in a thread of its own. shares: offer the digest of each
         vector first, since the coordinator may have it from another worker."""
-        line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.limits.timeout_s)
+        line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
 
         def send_snapshots() -> None:
@@ -214,8 +214,8 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int) -> int:
 def open_plane(job: ProcessJob, node: int, client: CoordinatorClient) -> Plane:
     """Open a node's pairwise plane on the interface that reaches the coordinator, and report its address."""
     nodes = job.experiment.nodes + job.experiment.algo.servers
-    problem, limits, log = job.problem, job.limits, partial(print, flush=True)
-    address, timeout_s, patience_s = client.local_address, limits.timeout_s, limits.patience_s
+    problem, log = job.problem, partial(print, flush=True)
+    address, timeout_s, patience_s = client.local_address, job.timeout_s, job.patience_s
     vectors = problem.dimension, problem.dtype
     on_gpu = job.devices.get(node, ["cpu"]) != ["cpu"]
     plane = Plane(

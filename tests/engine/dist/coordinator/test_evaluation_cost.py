@@ -16,7 +16,7 @@ from dsgd.engines.dist.coordinator import coordinator
 from dsgd.engines.dist.coordinator.coordinator import Coordinator, cost_line
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.snapshots import initial_snapshots
-from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
 
@@ -46,8 +46,8 @@ def test_the_cpu_evaluates_where_the_gpu_cannot(monkeypatch: pytest.MonkeyPatch)
 
     def evaluated(device: str) -> list[dict[str, Any]]:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            limits, devices = Limits(60.0, 1.0), {0: (device,), 1: (device,)}
-            job = ProcessJob(experiment, problem, listener.getsockname(), TOKEN, limits, 1, devices)
+            devices = {0: (device,), 1: (device,)}
+            job = ProcessJob(experiment, problem, listener.getsockname(), TOKEN, 60.0, 1.0, 1, devices)
             hub = Hub(listener, TOKEN, log.append, MessageRules(job))
             of = Coordinator(job, hub, log.append, None)
             marks = [of._evaluate(initial_snapshots(experiment, problem), is_first=True) for _ in range(2)]

@@ -11,7 +11,7 @@ import torch
 from dsgd.engines.dist.control import CoordinatorConnection, Hub
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
-from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.sim.simulation import build_problem
 from tests.support.cases import prepared
 
@@ -33,9 +33,7 @@ def test_the_last_mark_is_that_of_all_workers_or_the_run_fails(submitted: bool) 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         problem = build_problem(experiment)
-        job = ProcessJob(
-            experiment, problem, address, TOKEN, Limits(DEADLINE_S, 1.0), 1, dict.fromkeys(range(3), ("cpu",))
-        )
+        job = ProcessJob(experiment, problem, address, TOKEN, DEADLINE_S, 1.0, 1, dict.fromkeys(range(3), ("cpu",)))
         monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
         monitor.listen()
         monitor.begin()

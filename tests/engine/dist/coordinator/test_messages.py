@@ -22,7 +22,7 @@ from dsgd.engines.dist.control import CONTROL_MAGIC, CoordinatorConnection, Coor
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
 from dsgd.engines.dist.frames import FRAME, BadFrame, VectorLimit, encode
-from dsgd.engines.dist.job import TRACE_INTERVALS, Limits, ProcessJob
+from dsgd.engines.dist.job import TRACE_INTERVALS, ProcessJob
 from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.problem.problem import build_problem
 from dsgd.streams import stream
@@ -45,7 +45,7 @@ FAILED = {"kind": "failed", "error": "no", "suspect": None, "caused_by_peer": Tr
 def job_of(*options: str) -> ProcessJob:
     experiment = prepared("experiment=quadratic", *options)
     problem = build_problem(experiment)
-    return ProcessJob(experiment, problem, ("127.0.0.1", 1), TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)})
+    return ProcessJob(experiment, problem, ("127.0.0.1", 1), TOKEN, DEADLINE_S, 1.0, 1, {0: ("cpu",)})
 
 
 JOB, TRACED = job_of("algo=easgd", "nodes=2"), job_of("algo=easgd", "nodes=2", "trace=true")

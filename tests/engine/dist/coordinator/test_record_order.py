@@ -15,7 +15,6 @@ from dsgd.engines.dist.control import Client, Message
 from dsgd.engines.dist.coordinator.membership import Member, Membership
 from dsgd.engines.dist.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.engines.dist.coordinator.snapshots import LAST, PendingSnapshots, Snapshot, initial_snapshots
-from dsgd.engines.dist.job import Limits
 from dsgd.engines.rules.marks import Counters
 from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
@@ -98,7 +97,7 @@ class RecordedRun(RuleBasedStateMachine):
             [],
             self.lines,
         )
-        self.members = Membership(self.experiment, Limits(60.0, 2.0), lambda line: None)
+        self.members = Membership(self.experiment, 60.0, lambda line: None)
         self.schedule = SnapshotSchedule(self.experiment, self.members, self.send, None)
         self.members.restore(self.state)
         self.schedule.restore(self.state)

@@ -6,14 +6,13 @@ from dsgd.engines.dist.control import Message
 from dsgd.engines.dist.coordinator.membership import Membership
 from dsgd.engines.dist.coordinator.snapshot_schedule import SnapshotSchedule
 from dsgd.engines.dist.coordinator.snapshots import LAST, Snapshot
-from dsgd.engines.dist.job import Limits
 from tests.support.cases import prepared
 
 
 def running(algo: str, *overrides: str) -> tuple[SnapshotSchedule, list[Message]]:
     """Two workers, and what they are asked for."""
     experiment = prepared("experiment=quadratic", f"algo={algo}", "nodes=2", "budget.steps=4", *overrides)
-    members, asked = Membership(experiment, Limits(60.0, 2.0), print), list[Message]()
+    members, asked = Membership(experiment, 60.0, print), list[Message]()
     for member in members.members:
         member.ready = True
     return SnapshotSchedule(experiment, members, lambda clients, message: asked.append(message), None), asked

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dsgd.engines.dist.control import CoordinatorConnection, Hub, Message
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
-from dsgd.engines.dist.job import Limits, ProcessJob
+from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.sim.simulation import build_problem
 from tests.support.cases import prepared
 from tests.support.proc import LOOPBACK, listening, open_files
@@ -24,9 +24,7 @@ def told(gpus: Sequence[bool], algo: str) -> tuple[Message, RunMonitor]:
     experiment = prepared("experiment=quadratic", f"algo={algo}", f"nodes={len(gpus)}")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
-        job = ProcessJob(
-            experiment, build_problem(experiment), address, TOKEN, Limits(DEADLINE_S, 1.0), 1, {0: ("cpu",)}
-        )
+        job = ProcessJob(experiment, build_problem(experiment), address, TOKEN, DEADLINE_S, 1.0, 1, {0: ("cpu",)})
         monitor = RunMonitor(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
         monitor.listen()
         monitor.begin()
