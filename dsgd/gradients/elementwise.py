@@ -148,15 +148,10 @@ def _operand(translation: Translation, node: fx.Node, argument: Any, token_axis:
     whole = [1] * (axes - tensor.dim()) + list(tensor.shape)
     one_for_all = [whole.pop(0)] + ([whole.pop(token_axis)] if translation.tokens else [])
     translation.refuse_if(len(whole) + len(one_for_all) != axes or set(one_for_all) != {1}, node)
-    slot = _place(translation, tensor)
+    trained = isinstance(tensor, nn.Parameter)
+    slot = {"weight": translation.parameter(tensor)} if trained else {"mean": translation.buffer(tensor)}
     to = translation.new(torch.Size(whole))._replace(token_axis=token_axis)
     return translation.step_to(to, "fixed", node, translation.input, torch.Size((tensor.numel(),)), **slot)
-
-
-def _place(translation: Translation, tensor: Tensor) -> dict[str, int]:
-    if isinstance(tensor, nn.Parameter):
-        return {"weight": translation.parameter(tensor)}
-    return {"mean": translation.buffer(tensor)}
 
 
 def gathered_by(function: Callable[..., Tensor], translation: Translation, node: fx.Node) -> Activation:

@@ -159,7 +159,7 @@ class Problem:
         scales = iter(self.loss_scales)
         while True:
             scale = next(scales)
-            g, loss = self._scaled_gradient(x, buffers, inputs, targets, scale)
+            g, loss, _ = self.examined_gradient(x, buffers, inputs, targets, lambda _: None, scale)
             if scale == 1 or bool(g.isfinite().all()):
                 return self.add_decay(g, x), loss
             buffers.copy_(before)
@@ -171,12 +171,6 @@ class Problem:
         self.state.bind(x.to(self.device), buffers.to(self.device))
         self.state.train(False)
         return float(self.data.loss(self.module(inputs), targets))
-
-    def _scaled_gradient(
-        self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        g, loss, _ = self.examined_gradient(x, buffers, inputs, targets, lambda _: None, scale)
-        return g, loss
 
     def examined_gradient(
         self,

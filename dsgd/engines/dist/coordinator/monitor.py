@@ -85,7 +85,10 @@ class RunMonitor:
 
     def _run(self) -> None:
         try:
-            self._listen()
+            while not self.phase.is_over:
+                self._receive_events()
+                self._tick(time.monotonic())
+            self._send(self._member_clients, {"kind": "exit", "status": self.phase.status})
         except BaseException as error:  # the run must end, and say why
             self.phase.end("failed", f"the coordinator failed: {type(error).__name__}: {error}")
             raise
@@ -95,12 +98,6 @@ class RunMonitor:
                 self._wait_for_record()
             finally:
                 self._hub.close()
-
-    def _listen(self) -> None:
-        while not self.phase.is_over:
-            self._receive_events()
-            self._tick(time.monotonic())
-        self._send(self._member_clients, {"kind": "exit", "status": self.phase.status})
 
     def _wait_for_record(self) -> None:
         """Go on until the record is written, since marks may wait for their evaluation. Parents on other machines are

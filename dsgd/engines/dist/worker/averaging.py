@@ -148,7 +148,7 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
     """
     if nodes == 1:
         return Groups(rank, nodes)
-    backend = _backend(device)
+    backend = "nccl" if device.type == "cuda" else "ucc" if dist.is_ucc_available() else "gloo"
     if backend == "nccl" and not os.environ.get("NCCL_SOCKET_IFNAME"):
         os.environ["NCCL_SOCKET_IFNAME"] = f"={interface_of(address)}"  # without the sign every name that begins so
     if backend == "gloo" and not os.environ.get("GLOO_SOCKET_IFNAME"):
@@ -170,13 +170,6 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
                 dist.destroy_process_group()
         raise
     return Groups(rank, nodes, *summations)
-
-
-def _backend(device: torch.device) -> str:
-    """Return torch's backend for sums of vectors on a device."""
-    if device.type == "cuda":
-        return "nccl"
-    return "ucc" if dist.is_ucc_available() else "gloo"
 
 
 @contextmanager
