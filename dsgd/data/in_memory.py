@@ -20,6 +20,7 @@ from dsgd.models import TokenShape
 from dsgd.streams import stream
 
 PAD = 4  # pixels an augmented image may move in each direction
+EVALUATED_BYTES = 2**14  # predicted in one forward pass: bounds the memory of activations
 
 
 class CrossEntropy:
@@ -160,9 +161,6 @@ def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor)
     windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # [b, channels, 9, 9, height, width], a view
     moved = windows[torch.arange(len(images), device=images.device), :, PAD - down, PAD - right]
     return torch.where(mirror.view(-1, 1, 1, 1), moved.flip(-1), moved)
-
-
-EVALUATED_BYTES = 2**14  # predicted in one forward pass: bounds the memory of activations
 
 
 def windows(text: bytes, context: int) -> np.ndarray:

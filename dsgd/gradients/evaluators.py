@@ -18,6 +18,9 @@ from torch import Tensor
 
 from dsgd.problem.problem import Problem
 
+T = TypeVar("T")
+AHEAD = 2  # calls of each thread whose arguments are there at a time: they hold whole batches
+
 
 class PendingGradient:
     """Hold the arguments of a gradient until it is evaluated, and then its value.
@@ -71,10 +74,6 @@ class NullEvaluator:
         for item in pending:
             assert item.snapshot is not None
             item.set(torch.zeros_like(item.snapshot), item.buffers, item.snapshot.new_zeros(()))
-
-
-T = TypeVar("T")
-AHEAD = 2  # calls of each thread whose arguments are there at a time: they hold whole batches
 
 
 class SideBySide:

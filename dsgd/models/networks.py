@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+DEVIATION = 0.02  # of the initial weights, as in GPT-2
+
 
 def multilayer_perceptron(hidden: Sequence[int], input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """Build [b, *input_shape] -> [b, classes] logits, with a hidden layer per entry of `hidden` (none: linear)."""
@@ -93,9 +95,6 @@ def _norm(kind: str, channels: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(channels)
     return nn.GroupNorm(math.gcd(8, channels), channels)  # 8 groups, fewer where 8 does not divide the channels
-
-
-DEVIATION = 0.02  # of the initial weights, as in GPT-2
 
 
 class Transformer(nn.Module):

@@ -1,7 +1,7 @@
 """Call functions that a user names by their import path: a model or data of their own. Their errors become one line.
 
-Its compiled operators keep torchvision from being imported beside a torch that they were not built for, such as a CPU
-build. They are declared here before.
+Such code may import torchvision, whose compiled operators do not load beside a torch that they were not built for,
+such as a CPU build. The operators without which `import torchvision` fails are declared before.
 """
 
 from __future__ import annotations

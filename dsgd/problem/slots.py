@@ -22,6 +22,9 @@ from dsgd.optim.optimizer import Matrix
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+KNOWN = ("torch.nn.modules.", "torchvision.models.", "torchvision.ops.", "dsgd.models.")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_HOOKS_OF_ALL = tuple(f"_global{kind}" for kind in _HOOKS)
 
 
 class ModelFailed(ValueError):
@@ -115,11 +118,6 @@ def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
         for slot in slots
         if not is_norm_or_bias(slot) and id(getattr(slot.owner, slot.name)) not in embedded and (rows := slot.shape[0])
     ]
-
-
-KNOWN = ("torch.nn.modules.", "torchvision.models.", "torchvision.ops.", "dsgd.models.")
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_HOOKS_OF_ALL = tuple(f"_global{kind}" for kind in _HOOKS)
 
 
 def has_own_code(module: nn.Module) -> bool:

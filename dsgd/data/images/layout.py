@@ -24,6 +24,9 @@ from dsgd.host.files import expanded, regular_file
 NAME_BYTES = 2**20  # of a member, at most; its headers may say more
 LABEL_DIGITS = 9
 IMAGES = ("jpg", "jpeg", "png", "ppm", "pgm", "bmp", "tif", "tiff", "webp")
+EXTENSIONS = tuple(f".{extension}" for extension in IMAGES)
+TRAIN, TEST = "train", "val"  # as the folders and shards are called
+ImageLocation = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +158,6 @@ def write_shards(folder: Path, split: str, samples: Iterable[tuple[bytes, int]],
                     break
         count += 1
     return count
-
-
-EXTENSIONS = tuple(f".{extension}" for extension in IMAGES)
-TRAIN, TEST = "train", "val"  # as the folders and shards are called
-ImageLocation = tuple[str, int, int]  # file, offset and length in bytes; length -1: to the end
 
 
 class ImageSource(Protocol):

@@ -20,6 +20,7 @@ from torch import Tensor
 from dsgd.worker import AllReduceMean, Exchange, Request
 
 Wait = Callable[[], Any]  # returns the answer to a request
+PERIOD_S = 1.0  # between two sums of wishes
 
 
 class CommunicationFailed(RuntimeError):
@@ -152,9 +153,6 @@ class GroupChannel:
             reason = " ".join(str(error).split())[:160]
             why = "a rank is dead, later than the timeout of its process group allows, or has made other calls"
             raise CommunicationFailed(f"rank {self.rank}: {name} failed, as {why}: {reason}") from error
-
-
-PERIOD_S = 1.0  # between two sums of wishes
 
 
 class Order(Enum):

@@ -15,6 +15,9 @@ from dsgd.engines.dist.job import HALF_GONE_S, HEARTBEAT_S
 from dsgd.experiment import Experiment
 from dsgd.host.gpu_facts import PEAK, combined_facts
 
+INTERVAL_S = 0.01  # between two messages to a worker
+MESSAGES_PER_S = 2000  # to all workers together, at most
+
 
 @dataclass(eq=False)
 class Member:
@@ -145,10 +148,6 @@ class Membership:
 def failure_line(member: Member | None, message: Message) -> str:
     """Return the error that a member reports; None: a process that had not said which member it is."""
     return message["error"] if member is None else f"{member.name}: {message['error']}"
-
-
-INTERVAL_S = 0.01  # between two messages to a worker
-MESSAGES_PER_S = 2000  # to all workers together, at most
 
 
 class QuorumDecision:

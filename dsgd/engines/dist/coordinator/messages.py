@@ -25,6 +25,8 @@ Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]  # which NaN is not either
 Seconds = Annotated[float, Meta(ge=0, lt=1e300)]
 Key = Annotated[str, Meta(max_length=100)]  # name of a mark, checkpoint or vector; a digest
+OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers
+PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 
 
 class Declared(Struct, frozen=True, forbid_unknown_fields=True):
@@ -146,7 +148,6 @@ OF_ROLES: dict[str | None, dict[str, type[ClientMessage]]] = {
     "snapshots": {"offer": Offer, "snapshot": SnapshotMessage},
     "agent": {"interrupt": ClientMessage, "start": Start},
 }
-OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers
 M = TypeVar("M", bound=ClientMessage)
 
 
@@ -167,9 +168,6 @@ def _offence(message: Message, declared: type[ClientMessage]) -> str:
         except (KeyError, ValidationError, UnicodeEncodeError):
             return f"no possible {field.name}"
     return "a field that it may not have"
-
-
-PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 
 
 class MessageRules:

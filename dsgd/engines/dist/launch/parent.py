@@ -33,6 +33,9 @@ from dsgd.safe_text import for_terminal
 
 BEAT_S = 1.0  # between two signs of life
 BEAT, STOP = b".", b"!"
+EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
+IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
+POLL_S = 0.5
 
 
 class Lifeline:
@@ -93,11 +96,6 @@ def _keep(line: socket.socket, requests: StopRequests) -> None:
         for _ in asked:
             requests.add(is_ctrl_c=True)
             signal.pthread_kill(main, signal.SIGINT)
-
-
-EXIT_GRACE_S = 1.0  # for children to end by themselves when the run is over
-IMPATIENCE_S = 5.0  # for a coordinator to write its record after a second Ctrl-C
-POLL_S = 0.5
 
 
 @dataclass

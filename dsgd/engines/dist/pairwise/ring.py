@@ -28,6 +28,10 @@ from dsgd.engines.dist.pairwise.wire import DTYPE_CODES, RING_HEADER, RING_MAGIC
 
 SEGMENT_BYTES = 256 << 10  # that are received and added at a time, so that they are still in the cache
 MAX_ITEM_BYTES = 8
+SUMMED = (torch.float32, torch.float64)
+BATCH_BYTES = 1 << 20  # that a waiting worker is woken for: on busy cores each time costs more than the copy
+ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+CLOSED = "closed the connection"
 
 
 class OutgoingChunks:
@@ -137,12 +141,6 @@ class IncomingChunks:
             raise EOFError
         self._remaining -= count
         return count
-
-
-SUMMED = (torch.float32, torch.float64)
-BATCH_BYTES = 1 << 20  # that a waiting worker is woken for: on busy cores each time costs more than the copy
-ENDED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
-CLOSED = "closed the connection"
 
 
 class RingBroken(Exception):

@@ -20,6 +20,8 @@ from dsgd.engines.rules.shard import joined, parts_of
 from dsgd.engines.rules.task import Task
 from dsgd.worker import Ask, Call, Exchange, Pull, Push, Worker
 
+T = TypeVar("T")
+
 
 class Traffic:
     """Counts the messages that one worker has begun, when its algorithm goes on: so a checkpoint counts a message at
@@ -71,9 +73,6 @@ class Traffic:
         self._reduced = counters.get("reduced", 0)
         self._staleness = list(counters.get("staleness", (0, 0, 0)))
         self._missed = counters.get("missed", 0)
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
