@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_module
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
@@ -24,6 +26,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.completion_plugin import CompletionPlugin
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 GROUPS = (*CHOSEN, "experiment")
 CONFIG_MODULE, CONFIG_NAME, VERSION_BASE = "dsgd.conf", "config", "1.3"
+HEADER = 512  # characters of a file in which Hydra looks for its package
 
 
 @dataclass
@@ -80,6 +84,21 @@ class UserFolder(SearchPathPlugin):
             search_path.prepend("command-line", self.path, SearchPathQuery(provider="schema"))
 
 
+class UserFiles(FileConfigSource):
+    """The configuration files of a folder. A byte-order mark at the beginning, as editors write it on Windows, does not
+    hide `# @package _global_`."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        try:
+            result = super().load_config(config_path)
+            with path.open(encoding="utf-8-sig") as file:
+                result.header = self._get_header_dict(file.read(HEADER))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} must be a text file in UTF-8, got other bytes") from error
+        return result
+
+
 class ConfigTree:
     """The configuration files: the package's own, and a folder of the user's besides. loader: Hydra's. groups: of
     files. config_name: the file to begin with."""
@@ -91,6 +110,8 @@ class ConfigTree:
         if config_dir is not None:
             Plugins.instance().register(UserFolder)
             UserFolder.path = f"file://{Path(config_dir).resolve()}"
+        Plugins.instance()  # which has Hydra's own reader by now
+        SourcesRegistry.instance().types[UserFiles.scheme()] = UserFiles
         try:
             with initialize_config_module(CONFIG_MODULE, version_base=VERSION_BASE):
                 self.loader: ConfigLoader = GlobalHydra.instance().config_loader()

@@ -20,7 +20,7 @@ from dsgd.data import DataLost
 from dsgd.data.digest import hashed
 from dsgd.data.in_memory import Classification
 from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
-from dsgd.data.own_sets import Samples
+from dsgd.data.own_sets import Samples, Sizes, check_length
 from dsgd.data.partition import evaluation_order
 from dsgd.host.resources import available_memory, total_memory
 from dsgd.streams import seeded_streams, stream, stream_states
@@ -95,27 +95,29 @@ class NotFixed(Exception):
 
 
 def decoded(
-    name: str, sets: Sequence[Samples], first: Tensor, classes: int, established: bool
+    name: str, sets: Sequence[Samples], sizes: Sizes, first: Tensor, classes: int, established: bool
 ) -> tuple[list[LabelledTensors], int]:
     """Read all samples of the training set, and of the test set where it is given. Returns them, and the bytes of
     memory that they take newly.
 
-    first: an input that all must be like. established: whether it must be established that samples do not change.
-    Raises NotFixed if they do or are too many for this machine, DataLost for a sample that is none."""
+    sizes: of both sets. first: an input that all must be like. established: whether it must be established that samples
+    do not change. Raises NotFixed if they do or are too many for this machine, DataLost for a sample that is none."""
     tensors = [_tensors(samples, first, classes) for samples in sets]
-    read = [(samples, kind) for samples, kind, given in zip(sets, KINDS, tensors, strict=False) if given is None]
-    needed = sum(_bytes(name, samples, classes, kind) for samples, kind in read)
+    for samples, size, kind in zip(sets, sizes, KINDS, strict=False):
+        check_length(name, samples, size, kind)
+    whole = list(zip(sets, sizes, KINDS, tensors, strict=False))
+    read = [(samples, size, kind) for samples, size, kind, given in whole if given is None]
+    needed = sum(_bytes(name, samples, size, classes, kind) for samples, size, kind in read)
     if needed > (most := total_memory() // 2):
         raise NotFixed(f"its samples take {needed / GIB:.3g} GiB, more than half of the memory, {most / GIB:.3g} GiB")
     if needed > (left := available_memory()):
         rule = f"{name} needs {needed / GIB:.3g} GiB of memory for its samples, got {left / GIB:.3g} GiB"
         raise DataLost(f"{rule}; data.decode=each_read reads them whenever they are needed")
     if established:
-        for samples, kind in read:
-            _try(name, samples, classes, kind)
+        for samples, size, kind in read:
+            _try(name, samples, size, classes, kind)
     arrays = [
-        given or _read(name, samples, first, classes, kind, established)
-        for samples, kind, given in zip(sets, KINDS, tensors, strict=False)
+        given or _read(name, samples, size, first, classes, kind, established) for samples, size, kind, given in whole
     ]
     return arrays, needed
 
@@ -140,15 +142,15 @@ def _tensors(samples: Samples, first: Tensor, classes: int) -> LabelledTensors |
     return LabelledTensors(inputs.detach(), numbers.long())
 
 
-def _bytes(name: str, samples: Samples, classes: int, kind: str) -> int:
+def _bytes(name: str, samples: Samples, size: int, classes: int, kind: str) -> int:
     with seeded_streams():
         value, _ = read_sample(name, samples, 0, classes, kind)
-    return len(samples) * (value.nbytes + torch.int64.itemsize)
+    return size * (value.nbytes + torch.int64.itemsize)
 
 
-def _try(name: str, samples: Samples, classes: int, kind: str) -> None:
+def _try(name: str, samples: Samples, size: int, classes: int, kind: str) -> None:
     """Read some samples twice. Raises NotFixed if they differ, or if a random number was drawn."""
-    chosen = stream("tried samples").permutation(len(samples))[:TRIED].tolist()
+    chosen = stream("tried samples").permutation(size)[:TRIED].tolist()
     began = monotonic()
     with seeded_streams():
         before = stream_states()
@@ -157,15 +159,16 @@ def _try(name: str, samples: Samples, classes: int, kind: str) -> None:
             _check_streams(before)
             if bits[0] != bits[1]:
                 raise NotFixed(f"sample {index}{kind} differs from one reading to the next")
-    expected_s = (monotonic() - began) / (2 * len(chosen)) * len(samples)
+    expected_s = (monotonic() - began) / (2 * len(chosen)) * size
     if expected_s > LONG_S:
-        line = f"{name}: reading {len(samples):,} samples{kind} once will take about {expected_s:.0f} s"
+        line = f"{name}: reading {size:,} samples{kind} once will take about {expected_s:.0f} s"
         print(f"{line}; data.decode=each_read reads them whenever they are needed", file=sys.stderr)
 
 
-def _read(name: str, samples: Samples, first: Tensor, classes: int, kind: str, established: bool) -> LabelledTensors:
+def _read(
+    name: str, samples: Samples, count: int, first: Tensor, classes: int, kind: str, established: bool
+) -> LabelledTensors:
     """Read all samples of a set, in their order, in the type of its first one."""
-    count = len(samples)
     with seeded_streams():
         before = stream_states()
         value, _ = read_sample(name, samples, 0, classes, kind)
@@ -177,8 +180,7 @@ def _read(name: str, samples: Samples, first: Tensor, classes: int, kind: str, e
                 types = f"{type_name(value.dtype)}, and the first one {type_name(inputs.dtype)}"
                 raise NotFixed(f"sample {index}{kind} is of {types}")
             inputs[index] = value
-        if (now := len(samples)) != count:
-            raise DataLost(f"{name} must keep its length, {count} samples{kind}, got {now} after all were read")
+        check_length(name, samples, count, kind)
         if established:
             for index in stream("compared samples").permutation(count)[:COMPARED].tolist():
                 if _bits(*read_sample(name, samples, index, classes, kind)) != _bits(inputs[index], int(labels[index])):

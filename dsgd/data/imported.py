@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.data import DataLost
-from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, own_sets
-from dsgd.data.split import Split
+from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, Sizes, own_sets
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
 from dsgd.streams import seeded_streams
@@ -128,7 +127,8 @@ class ImportedData(Split):
         name, first = self._source.name, self._first
         try:
             with self._source.watched():
-                arrays, taken = decoded(name, sets, first, self.classes, established=self.decode == "auto")
+                established, sizes = self.decode == "auto", self._source.sizes
+                arrays, taken = decoded(name, sets, sizes, first, self.classes, established)
         except DataLost as error:
             raise ValueError(str(error)) from error
         except NotFixed as reason:
@@ -156,7 +156,7 @@ class ImportedData(Split):
         except DataLost as error:
             raise ValueError(str(error)) from error
 
-    def _read_ends(self, sets: Sets) -> None:
+    def _read_ends(self, sets: Sets, sizes: Sizes) -> None:
         """Read the first and last samples of the sets that are used, which must be alike. Raises DataLost."""
         from dsgd.data.items import check_alike, read_sample
 
@@ -164,7 +164,7 @@ class ImportedData(Split):
         with seeded_streams():  # whatever they draw
             first, _ = read_sample(name, sets[0], 0, self.classes)
             used = sets if self.evaluate == "test" else sets[:1]  # options are chosen without a look at the test set
-            for samples, kind in zip(used, ("", " of the test set"), strict=False):
-                for index in dict.fromkeys((0, len(samples) - 1)):
+            for samples, size, kind in zip(used, sizes, ("", " of the test set"), strict=False):
+                for index in dict.fromkeys((0, size - 1)):
                     value, _ = read_sample(name, samples, index, self.classes, kind)
                     check_alike(name, value, first, f"{index}{kind}")

@@ -33,6 +33,7 @@ class Samples(Protocol):
 
 
 Sets = tuple[Samples, Samples]
+Sizes = tuple[int, int]  # which the sets have had since they were loaded: user code may answer otherwise later
 
 
 class OwnSets:
@@ -40,7 +41,7 @@ class OwnSets:
 
     sizes: of both."""
 
-    def __init__(self, target: str, arguments: Mapping[str, Any], read: Callable[[Sets], None]) -> None:
+    def __init__(self, target: str, arguments: Mapping[str, Any], read: Callable[[Sets, Sizes], None]) -> None:
         """read: reads the first and last samples of both, and raises DataLost for what is none. Raises ValueError for
         what are no two data sets."""
         self.name = f"data.target={target}"
@@ -48,13 +49,12 @@ class OwnSets:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         before = Holdings.now()
-        self._sets = self._called()
+        self._sets, self.sizes = self._called()
         self._held_by_call = Holdings.now().since(before).others
         self._files, self._others = list[str](), list[str]()
         self._made: dict[object, Any] = {}
-        self.sizes = len(self._sets[0]), len(self._sets[1])
         try:
-            read(self._sets)
+            read(self._sets, self.sizes)
         except DataLost as error:
             raise ValueError(str(error)) from error
         self._hold(before)
@@ -94,14 +94,14 @@ class OwnSets:
         """Load the sets in a process that was forked of the one that has loaded them."""
         before = Holdings.now()
         try:
-            sets = self._called()
+            sets, sizes = self._called()
         except ValueError as error:
             raise DataLost(str(error)) from error
         self._check(self._held_by_call, before)
-        if (sizes := (len(sets[0]), len(sets[1]))) != self.sizes:
+        if sizes != self.sizes:
             rule = f"{self.name} must give the same sets in every process, {self.sizes[0]} and {self.sizes[1]} samples"
             raise DataLost(f"{rule}, got {sizes[0]} and {sizes[1]}")
-        self._read(sets)
+        self._read(sets, sizes)
         self._check(self._others, before)
         self._inherited = self._sets  # kept: to close a connection here would end that of the other process
         self._sets, self._pid = sets, os.getpid()
@@ -119,12 +119,20 @@ class OwnSets:
             rule = f"{self.name} must open what it reads from whenever it is called, as processes cannot share it"
             raise DataLost(f"{rule}, got {_listed(missing)}, opened once")
 
-    def _called(self) -> Sets:
+    def _called(self) -> tuple[Sets, Sizes]:
+        from torch.utils.data import IterableDataset
+
         given = call_by_path(self._target, self._arguments, "data.target")
         pair = isinstance(given, Sequence) and len(given) == 2
-        if not pair or not all(hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") for dataset in given):
+        if not pair:
             what = f"{len(given)} things" if isinstance(given, Sequence) else type(given).__name__
             raise ValueError(f"{self.name} must give two data sets, for training and for test, got {what}")
+        for dataset in given:
+            indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+            if not indexed or isinstance(dataset, IterableDataset):
+                rule = f"{self.name} must give two data sets with len(...) and [index], got {type(dataset).__name__}"
+                iterable = hasattr(dataset, "__iter__")
+                raise ValueError(f"{rule}, which is only iterable: a list of its samples will do" if iterable else rule)
         train, test = given
         try:
             sizes = len(train), len(test)
@@ -132,7 +140,17 @@ class OwnSets:
             raise ValueError(f"{self.name} must give two data sets with a length: {first_line(error)}") from error
         if not all(sizes):
             raise ValueError(f"{self.name} must give samples, got sets of {sizes[0]} and {sizes[1]}")
-        return train, test
+        return (train, test), sizes
+
+
+def check_length(name: str, samples: Samples, size: int, kind: str) -> None:
+    """Raise DataLost unless a set has the length that it had when it was loaded."""
+    try:
+        now: Any = len(samples)
+    except Exception as error:  # of somebody else's code: whatever it may raise
+        now = first_line(error)
+    if now != size:
+        raise DataLost(f"{name} must keep its length, {size} samples{kind}, got {now}")
 
 
 class OwnSamples:
@@ -164,7 +182,7 @@ def sharing(known: dict[str, OwnSets]) -> Iterator[None]:
         _shared = before
 
 
-def own_sets(target: str, arguments: Mapping[str, Any], classes: int, read: Callable[[Sets], None]) -> OwnSets:
+def own_sets(target: str, arguments: Mapping[str, Any], classes: int, read: Callable[[Sets, Sizes], None]) -> OwnSets:
     """Return the sets of a target, loaded now unless they are shared. classes: for which `read` checks them. As
     `OwnSets`."""
     if _shared is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compose import GROUPS
+from dsgd.cli.compose import GROUPS, ConfigTree
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError
 from tests.support.command import call, lines, summary
@@ -101,3 +101,34 @@ def test_every_experiment_runs(name: str, folder: Path, tmp_path: Path, monkeypa
     assert result.status == 0, result.err
     assert summary(tmp_path / "short")["status"] == "completed"
     assert lines(tmp_path / "short") >= 2
+
+
+MARK = b"\xef\xbb\xbf"
+CONTENTS = {
+    "experiment/mine.yaml": b"# @package _global_\nnodes: 3\nbudget:\n  steps: 4\n",
+    "algo/mine.yaml": b"defaults:\n  - sync\nbackups: 1\n",
+    "mine.yaml": b"defaults:\n  - config\n  - _self_\nnodes: 3\n",
+}
+
+
+@each_row("path", list(CONTENTS))
+def test_a_file_with_a_byte_order_mark_is_as_without(path: str, tmp_path: Path) -> None:
+    """Some editors of Windows begin a file of UTF-8 with one."""
+    file = tmp_path / path
+    file.parent.mkdir(exist_ok=True)
+    overrides = [f"{file.parent.name}=mine"] if "/" in path else []
+    texts: list[str] = []
+    for before, after in ((b"", b"\n"), (MARK, b"\n"), (MARK, b"\r\n")):
+        file.write_bytes(before + CONTENTS[path].replace(b"\n", after))
+        tree = ConfigTree(str(tmp_path), "config" if overrides else "mine")
+        texts.append(tree.text(overrides, resolve=False))
+    assert len(set(texts)) == 1
+    assert texts[0] != ConfigTree().text([], resolve=False)
+
+
+@each_row("content", ["nodes: 3".encode("utf-16"), b"nodes: 3 # gr\xf6\xdfer"])
+def test_a_file_of_another_encoding_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_bytes(content)
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/experiment/mine.yaml must be a text file in UTF-8"):
+        ConfigTree(str(tmp_path)).load(["experiment=mine"])

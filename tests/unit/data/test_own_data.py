@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
@@ -82,6 +84,47 @@ class NoLength(Blobs):
 
 def endless() -> tuple[Blobs, Blobs]:
     return NoLength(40, 0), Blobs(12, 1)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        return iter(Blobs(40, 0))
+
+
+class StreamWithLength(Stream):
+    def __len__(self) -> int:
+        return 40
+
+
+def iterable(kind: str) -> Sequence[Any]:
+    """Two sets that can be iterated only."""
+    if kind == "generator":
+        return [(sample for sample in Blobs(40, 0)) for _ in range(2)]
+    if kind == "DataLoader":
+        return [DataLoader(blobs()[0]) for _ in range(2)]
+    return [Stream(), Stream()] if kind == "Stream" else [blobs()[0], StreamWithLength()]
+
+
+class Changing(Dataset[tuple[torch.Tensor, int]]):
+    """Samples that are there for every index, and a length that is `later` from the n-th question on."""
+
+    def __init__(self, n: int, later: Any) -> None:
+        self.n, self.later, self.asked = n, later, 0
+        self.targets = [index % CLASSES for index in range(40)]
+
+    def __len__(self) -> int:
+        self.asked += 1
+        if self.asked >= self.n and self.later is None:
+            raise RuntimeError("closed")
+        return 40 if self.asked < self.n else self.later
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.ones(SIZE), index % CLASSES
+
+
+def changing(n: int, later: Any, test: bool) -> list[Dataset[tuple[torch.Tensor, int]]]:
+    sets: list[Dataset[tuple[torch.Tensor, int]]] = [Changing(99, 0), Changing(n, later)]
+    return sets if test else sets[::-1]
 
 
 def with_targets(last: Any) -> list[TensorDataset]:
@@ -169,6 +212,33 @@ def test_samples_that_are_not_alike_are_named_before_the_start(target: str, argu
     with pytest.raises(ValueError, match=re.escape(f"data.target={HERE}{target}")) as raised:
         ImportedData(f"{HERE}{target}", CLASSES, arguments).check(1, 5)
     assert rule in str(raised.value)
+
+
+@each_row("kind", ["generator", "DataLoader", "Stream", "StreamWithLength"])
+def test_sets_that_can_be_iterated_only_are_named(kind: str) -> None:
+    rule = rf"must give two data sets with len\(...\) and \[index\], got {kind}, which is only iterable: a list of"
+    with pytest.raises(ValueError, match=f"data.target={HERE}iterable {rule}"):
+        ImportedData(f"{HERE}iterable", CLASSES, {"kind": kind}).check(1, 5)
+
+
+@each_row(
+    ("later", "got"), [(None, "RuntimeError: closed"), (-1, "ValueError: "), (4.5, "TypeError: "), (0, "0"), (50, "50")]
+)
+def test_a_length_that_changes_is_named_or_is_never_met(later: Any, got: str) -> None:
+    for n, test, split in itertools.product(range(2, 6), (False, True), ("iid", "label")):
+        for decode in ("auto", "once", "each_read"):
+            arguments = {"n": n, "later": later, "test": test}
+            config = ImportedData(f"{HERE}changing", CLASSES, arguments, decode=decode, split=split)
+            try:
+                config.check(2, 5)
+                data = config.load(2, 5, 0, torch.float32)
+                assert (data.count(test=False), data.count(test=True)) == (40, 40)
+                list(data.evaluation(test=True))
+            except ValueError as error:
+                kind = " of the test set" if test else ""
+                text = f"data.target={HERE}changing must keep its length, 40 samples{kind}, got {got}"
+                assert str(error).startswith(text)  # noqa: PT017, which of both is free
+                assert decode != "each_read"
 
 
 @each_row(("train", "test"), [("uint8", "int64"), ("float64", "float16"), ("bool", "uint8")])
