@@ -3,8 +3,10 @@ sweep in processes of their own."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import re
 import sys
 import traceback
 from argparse import Namespace
@@ -12,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+
+from omegaconf import OmegaConf
 
 from dsgd.cli.arguments import RUN_FOLDER, SWEEP_FOLDER, one_line
 from dsgd.cli.compose import ConfigTree, Job
@@ -40,6 +44,7 @@ from dsgd.runner.resume import (
     typed,
     unfinished,
 )
+from dsgd.runner.trust import TRUSTED, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 from dsgd.safe_text import for_terminal
 
@@ -75,7 +80,8 @@ def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> l
 
 def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
     """Return the choice of each group whose options are given beside resume=PATH, as that run has it: the option may be
-    one that the default choice lacks."""
+    one that the default choice lacks. Also the options that such a choice cannot do without. Of code that only the
+    checkpoint names these are null, which is refused where the run is planned."""
     given = {override.key_or_group: override for override in tree.parse(overrides)}
     groups = {key.partition(".")[0] for key in given if "." in key} - given.keys()
     path = given["resume"].value() if "resume" in given else None  # of another key, or of a value with this text
@@ -85,8 +91,17 @@ def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[s
         config = checkpoint_of(path, extended=True).header["config"]
     except ConfigError:  # raised again where the run is planned
         return []
-    names = {group: config[group].get("name") for group in CHOSEN if group in groups and group in config}
-    return [f"{group}={name}" for group, name in names.items() if name in tree.choices(group)]
+    stored = {group: config[group] for group in CHOSEN if isinstance(config.get(group), Mapping)}
+    names = {group: values.get("name") for group, values in stored.items() if group in groups}
+    choices = [f"{group}={name}" for group, name in names.items() if name in tree.choices(group)]
+    code = {} if TRUSTED in given and given[TRUSTED].value() is True else code_of(config)
+    whole = tree.load([*choices, *overrides])
+    for group, values in stored.items():
+        for key in [key for key in whole[group] if OmegaConf.is_missing(whole[group], key)]:
+            value = None if key in code.get(group, ()) else values.get(key, "")
+            if not isinstance(value, str) or re.fullmatch(r"[^'\\$]+", value):  # else it is asked for
+                choices.append(f"{group}.{key}=" + (f"'{value}'" if isinstance(value, str) else json.dumps(value)))
+    return choices
 
 
 def _check_run(job: Job, given: bool, timed: bool) -> None:

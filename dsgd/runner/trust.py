@@ -29,7 +29,8 @@ def check_code(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) 
         for key, value in code.items():
             if group not in ours or value != ours[group].get(key):
                 rule = f"{group}.{key} must be typed as {where}, {shown(value)}, or {TRUSTED}=true"
-                got = shown(ours[group][key]) if key in ours.get(group, {}) else "nothing"
+                other = ours.get(group, {}).get(key)
+                got = "nothing" if other in (None, {}) else shown(other)
                 raise ConfigError(f"{rule}, since dsgd does not offer that code, got {got}")
 
 

@@ -36,6 +36,12 @@ from torch import nn
 def net(width):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 8))
 """
+SETS = """
+import torch
+from torch.utils.data import TensorDataset
+def sets():
+    return tuple(TensorDataset(torch.eye(3).repeat(8, 1), torch.arange(24) % 3) for _ in range(2))
+"""
 
 
 @pytest.fixture
@@ -148,6 +154,38 @@ def test_a_run_of_ones_own_model_goes_on_as_it_did(tmp_path: Path, monkeypatch: 
         assert marks(folder) == whole
         assert (folder / "config.yaml").read_text() == config
         (folder / "summary.json").unlink()
+
+
+def test_what_is_not_typed_comes_from_the_checkpoint_even_where_the_choice_has_no_default_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_sets.py").write_text(SETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    line = ["data=import", "data.target=own_sets.sets", "data.classes=3", "nodes=2", "batch_size=4", "model=mlp"]
+    folder = kept(*line, "engine=sim", "cluster.gradient_s=0.01", "budget.steps=8", "eval.every_steps=4")
+    whole = marks(folder)
+    for words in (["data=import"], ["data.classes=3"], ["data.decode=auto", "data.target=own_sets.other"]):
+        refused(call(f"resume={folder}", *words), "data.target must be typed", "'own_sets.sets'")
+    keep = "engine.keep_checkpoint=true"
+    typed = (["data.target=own_sets.sets"], ["data=import", "data.target=own_sets.sets", "data.decode=auto"])
+    trusted = (["data=import"], ["data.classes=3"], ["data.target=own_sets.sets"])
+    for words in (*typed, *([*words, "resume_trusted=true"] for words in trusted)):
+        result = call(f"resume={folder}", keep, *words)
+        assert result.status == 0, result.err
+        assert marks(folder) == whole
+        (folder / "summary.json").unlink()
+    wrong = call(f"resume={folder}", "data.classes=4", "resume_trusted=true")
+    assert "data.classes must be 3, as in the checkpoint to resume from, got 4" in wrong.err
+
+
+@pytest.mark.parametrize("text", ["'", "\\", "${oc.env:HOME}", "a' seed=3 'b", "a b, {c: [d"])
+def test_a_text_of_a_checkpoint_is_nothing_but_a_text(text: str, stranger: Path) -> None:
+    forge(stranger, data={"name": "folder", "_target_": "dsgd.data.image_folder.ImageFolder", "root": text})
+    result = call(f"resume={stranger}", "data.augment=false")
+    assert result.status == 2
+    assert len(result.err.splitlines()) == 1
+    assert str(Path.home()) not in result.err
 
 
 def test_an_algorithm_from_a_folder_of_configurations_goes_on(stranger: Path) -> None:
