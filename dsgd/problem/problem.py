@@ -109,7 +109,8 @@ class Problem:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self._run is None:  # not before: processes are forked, and the compiler has threads
             self._run = torch.compile(self.module)
-        with nullcontext() if self.autocast is None else torch.autocast(inputs.device.type, self.autocast):
+        cast = nullcontext() if self.autocast is None else torch.autocast(inputs.device.type, self.autocast)
+        with cast, _two_or_more(inputs, "batch_size"):
             outputs = self._run(inputs)
         if not isinstance(outputs, Tensor):
             name = type(self.module).__name__
@@ -281,7 +282,8 @@ class Problem:
         for count, batch in enumerate(without_single(batches), start=1):
             for norm in norms:
                 norm.momentum = 1 / count
-            self.module(batch.to(self.device))
+            with _two_or_more(batch, "eval.train_samples"):
+                self.module(batch.to(self.device))
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
         self.state.keep(x_here, buffers)
@@ -299,6 +301,19 @@ def without_single(batches: Iterable[Tensor]) -> Iterator[Tensor]:
         before = batch
     if before is not None:
         yield before
+
+
+@contextmanager
+def _two_or_more(batch: Tensor, key: str) -> Iterator[None]:
+    """Raise ModelFailed where batch norm, inside of the block, cannot normalise a batch of one sample. key: that makes
+    it so small."""
+    try:
+        yield
+    except ValueError as error:
+        if len(batch) > 1 or "more than 1 value per channel" not in str(error):
+            raise
+        rule = f"{key} must be >= 2 for this model, as batch norm has one value of a channel"
+        raise ModelFailed(f"{rule}, got 1") from error
 
 
 def _larger(outputs: Tensor, labels: Tensor) -> Tensor:
