@@ -20,8 +20,9 @@ class FlatModule:
     rank. layout: their shapes, axes in their order in memory. gradients: views of g, with the parameters' strides.
     is_seen: an algorithm has x."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, trusts_versions: bool = False) -> None:
+        """trusts_versions: torch notices all that changes x. It does not notice NumPy, nor what is done to x.data."""
+        self.module, self.trusts_versions = module, trusts_versions
         self.take()
 
     def take(self) -> None:
@@ -114,8 +115,8 @@ class FlatModule:
             self._version = self._x._version
 
     def write(self) -> None:
-        """Copy x into the parameters, if the algorithm has changed it."""
-        if self.is_seen and self._x._version != self._version:
+        """Copy x into the parameters, unless it is known that the algorithm has not changed it."""
+        if self.is_seen and not (self.trusts_versions and self._x._version == self._version):
             self.assign(self._x)
             self._version = self._x._version
 

@@ -24,8 +24,8 @@ class OverlappedMean:
     """Average the gradients of a module over all ranks in buckets, each as soon as a backward pass has completed it.
 
     A rank makes each mean once for each step: `finish` makes what no backward pass has made. wanted: tells during a
-    backward pass whether it is to be averaged. done: the gradients are means. late: the ranks that have made these only
-    at the step, without a backward pass."""
+    backward pass whether it is to be averaged. step: tells which one is to come. done: the gradients are means. late:
+    the ranks that have made these only at the step, without a backward pass."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class OverlappedMean:
         channel: GroupChannel,
         bucket_bytes: int,
         wanted: Callable[[], bool],
-        name: Callable[[], str],
+        step: Callable[[], int],
     ) -> None:
-        self._flat, self._channel, self._wanted, self._name = flat, channel, wanted, name
+        self._flat, self._channel, self._wanted, self._step = flat, channel, wanted, step
         self._bucket_bytes = bucket_bytes
         self.done, self.late = False, list[int]()
         self.arrange()
@@ -55,6 +55,9 @@ class OverlappedMean:
                 del hooks[key]
             if not flat.is_sharded:
                 parameter.register_post_accumulate_grad_hook(partial(self._accumulated, index))
+
+    def _name(self) -> str:
+        return f"the average of gradients at step {self._step()}"
 
     def watch(self, outputs: Any) -> None:
         """See the backward pass that comes to the outputs of the module: the outer one, where it has passes within."""
@@ -127,23 +130,30 @@ class OverlappedMean:
 
     @torch.no_grad()
     def finish(self, is_late: bool = False) -> None:
-        """Average what is left, and wait for everything. is_late: no backward pass has been averaged."""
+        """Average what is left, and wait for everything. is_late: no backward pass has been averaged.
+
+        Raises RuntimeError, on every rank, if the ranks are at different steps: one has averaged twice in a step."""
         count = len(self._flat.parameters)
         for index in range(count):
             if index not in self._ready:
                 self._take(index)
         self._start()
         has = [self._ready[index] for index in range(count)]
-        late = [is_late and rank == self._channel.rank for rank in range(self._channel.nodes)]
-        numbers = torch.tensor([*has, *late], dtype=torch.int32, device=self._flat.device)
+        ranks = [0] * self._channel.nodes
+        ranks[self._channel.rank] = 2 * self._step() + is_late
+        numbers = torch.tensor([*has, *ranks], dtype=torch.int32, device=self._flat.device)
         self._waits.append(self._channel.start_sum(numbers, self._name()))
         self._wait()
         sums = numbers.tolist()
+        steps = [number // 2 for number in sums[count:]]
+        if len(set(steps)) > 1:
+            rule = "every rank must average one backward pass for each step() (the others in model.no_sync())"
+            raise RuntimeError(f"{rule}, got ranks at the steps {', '.join(map(str, steps))}")
         for index in range(count):
             if sums[index]:  # so many ranks have a gradient
                 self._flat.show(index)
         self._begin()
-        self.done, self.late = True, [rank for rank, count in enumerate(sums[count:]) if count]
+        self.done, self.late = True, [rank for rank, number in enumerate(sums[count:]) if number % 2]
 
 
 def _is_hook(hook: Callable[..., Any]) -> bool:

@@ -36,6 +36,7 @@ from dsgd.torch.refused import (
 from dsgd.worker import Algorithm, Engine, MeanGradient, Worker
 
 BUCKET_BYTES = 25 << 20  # of gradients that are averaged at a time, as in DistributedDataParallel
+OURS = "dsgd.algorithms."  # which change x by torch's operations alone
 AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # buffers: the others are those of rank 0
 
 
@@ -74,7 +75,7 @@ def distribute(
         raise ValueError(f"options and topology must be those of {type(algo).__name__} itself, where algo is no name")
     check_options({"elastic": algo.elastic})
     check_tensors(model)
-    flat = FlatModule(model)
+    flat = FlatModule(model, trusts_versions=type(algo).__module__.startswith(OURS))
     with prefixed("algo", fields=algo):
         check_optimizer(model, optimizer, algo, channel.nodes)
         algo.check_layout(flat.layout)
@@ -85,7 +86,7 @@ def distribute(
 class DistributedModel(nn.Module):
     """A module whose parameters an algorithm of dsgd trains; it is called as the module is. Made by `distribute`.
 
-    module: the user's. worker: as the algorithm sees it, with x and the number of steps."""
+    module: the user's. worker: as the algorithm sees it, with the number of steps and x, in a loop a copy."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class DistributedModel(nn.Module):
             algo, lambda engine: ModuleWorker(flat, channel, rng, engine), channel, self._local
         )
         self._averages = True  # False: within no_sync
-        self._mean = OverlappedMean(flat, channel, BUCKET_BYTES, self._takes_part, self._name_of_mean)
+        self._mean = OverlappedMean(flat, channel, BUCKET_BYTES, self._takes_part, lambda: self.worker.steps)
         self._shows_output = self._has_warned = False
         steps_of = weakref.ref(self._local)
         refuse_steps(optimizer, lambda: (local := steps_of()) is None or local.is_stepping)
@@ -178,9 +179,6 @@ class DistributedModel(nn.Module):
         """Begin the algorithm, when the loop first calls the model to train it."""
         with self._flat.lent():
             self._lockstep.begin()
-
-    def _name_of_mean(self) -> str:
-        return f"the average of gradients at step {self.worker.steps}"
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

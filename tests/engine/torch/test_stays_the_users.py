@@ -8,9 +8,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -24,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dsgd.torch
 from dsgd.torch import own_loop
+from dsgd.worker import Algorithm, Worker
 from tests.support.own_loops import in_processes
 
 LATE = {"localsgd": {"tau": 4}, "diloco": {"tau": 4}, "slowmo": {"tau": 4, "outer": "slowmo"}, "dpsgd": {}}
@@ -94,6 +96,8 @@ def all_checks(folder: Path, _: None) -> None:
         the_output_model_is_never_stored_as_the_state,
         a_state_of_some_ranks_momentum_is_refused,
         mistakes_of_migration_end_in_one_line,
+        what_an_algorithm_changes_unseen_counts,
+        a_rank_that_averages_twice_in_a_step_is_heard_everywhere,
     ):
         check()
 
@@ -403,6 +407,56 @@ def mistakes_of_migration_end_in_one_line() -> None:
     model.optimizer.add_param_group({"params": [extra]})
     with refused("got 1 others"):
         train(model, range(1, 2))
+
+
+@dataclass(frozen=True)
+class Shrinking(Algorithm):
+    """A user's algorithm, which changes x in its way before and after each step."""
+
+    way: str
+    lockstep: ClassVar[bool] = True
+
+    async def train(self, worker: Worker) -> None:
+        while not worker.done:
+            g = await worker.gradient()
+            for is_after in (False, True):
+                if is_after:
+                    worker.step(g)
+                if self.way == "in place":
+                    worker.x.mul_(0.5)
+                elif self.way == "data":
+                    worker.x.data.mul_(0.5)
+                else:
+                    worker.x.numpy()[:] *= 0.5
+
+
+def what_an_algorithm_changes_unseen_counts() -> None:
+    """torch does not count changes by NumPy, nor those of `.data`."""
+    ended: dict[str, list[Tensor]] = {}
+    for way in ("in place", "data", "numpy"):
+        module = network()
+        train(dsgd.torch.distribute(module, sgd(module), Shrinking(way)), range(3))
+        ended[way] = [each.detach().clone() for each in module.parameters()]
+    for way, parameters in ended.items():
+        for each, expected in zip(parameters, ended["in place"], strict=True):
+            assert torch.equal(each, expected), way
+
+
+def a_rank_that_averages_twice_in_a_step_is_heard_everywhere() -> None:
+    """Its gradients would be averaged with those of the others' next step. As they all are in step, a second pass of
+    all ranks is not."""
+    for algo, options in (("sync", {}), ("localsgd", {"switch": 9})):
+        module = network()
+        model = distributed(module, algo, options)
+        train(model, range(2))
+        loss_of(model, 2).backward()
+        model.optimizer.zero_grad()
+        train(model, range(2, 4))
+        with refused(r"^every rank must average one backward pass for each step.*got ranks at the steps 4, 5$"):
+            if dist.get_rank() == 0:
+                loss_of(model, 4).backward()
+                model.optimizer.zero_grad()
+            train(model, range(4, 6))
 
 
 def test_the_module_stays_the_users_and_mistakes_of_migration_end_in_one_line(tmp_path: Path) -> None:
