@@ -16,13 +16,17 @@ from tests.support.browser import PATIENCE_S, browsed, find_browser
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("index.html", "explanation/fast_simulator.html", "reference/keys.html", "reference/algorithms/diloco.html")
-WIDTHS = (1400, 400)  # pixels: a screen, a telephone
-# What a page says of itself: elements that reach beyond the window, its colour scheme, its background.
+WHOLE = ("index.html", "reference/keys.html")  # whose tables fit, too; a table of numbers may scroll
+WIDTHS = (1200, 400)  # pixels: a screen, a telephone
+# What a page says of itself: elements that reach beyond the window, or tables within what scrolls, its colour scheme,
+# its background.
 LOOK = """
 addEventListener("load", () => {
     const wide = document.documentElement.scrollWidth > innerWidth + 1;
+    const tables = [...document.querySelectorAll(".md-typeset table")];
+    const cut = tables.some(table => table.getBoundingClientRect().right > innerWidth);
     const scheme = document.body.getAttribute("data-md-color-scheme");
-    console.log(JSON.stringify({wide, scheme, background: getComputedStyle(document.body).backgroundColor}));
+    console.log(JSON.stringify({wide, cut, scheme, background: getComputedStyle(document.body).backgroundColor}));
 });
 """
 
@@ -110,6 +114,7 @@ def _look(site: Path, port: int, page: str, width: int, dark: bool) -> str:
     _, console = browsed(address, site.parent / f"browser_{width}_{dark}", width=width, dark=dark)
     (line,) = console
     assert '"wide":false' in line.replace("\\", "")
+    assert '"cut":false' in line.replace("\\", "") or page not in WHOLE
     assert f'"scheme":"{"slate" if dark else "default"}"' in line.replace("\\", "")
     return line.rpartition("background")[2]
 
