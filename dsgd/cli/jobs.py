@@ -99,8 +99,10 @@ def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[s
     for group, values in stored.items():
         for key in [key for key in whole[group] if OmegaConf.is_missing(whole[group], key)]:
             value = None if key in code.get(group, ()) else values.get(key, "")
-            if not isinstance(value, str) or re.fullmatch(r"[^'\\$]+", value):  # else it is asked for
-                choices.append(f"{group}.{key}=" + (f"'{value}'" if isinstance(value, str) else json.dumps(value)))
+            if value is None or isinstance(value, int | float):
+                choices.append(f"{group}.{key}={json.dumps(value)}")
+            elif isinstance(value, str) and re.fullmatch(r"[^'\\$]+", value):  # else it is asked for
+                choices.append(f"{group}.{key}='{value}'")
     return choices
 
 

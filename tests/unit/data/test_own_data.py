@@ -101,7 +101,7 @@ def iterable(kind: str) -> Sequence[Any]:
     if kind == "generator":
         return [(sample for sample in Blobs(40, 0)) for _ in range(2)]
     if kind == "DataLoader":
-        return [DataLoader(blobs()[0]) for _ in range(2)]
+        return [DataLoader(still()[0]) for _ in range(2)]
     return [Stream(), Stream()] if kind == "Stream" else [blobs()[0], StreamWithLength()]
 
 
