@@ -4,10 +4,11 @@
     python benchmarks/faults.py --only 137                                 # one again, with all that it printed
 
 A schedule is drawn from its number: algorithm, options, and one or two faults between the first moment and the very
-end: killed, stopped or cut-off processes, signals, a full disk. The rules by which it is judged stand in
-benchmarks/injected_faults/schedules.py and tests/support/valid_record.py. A run that did not complete is resumed, to
-its end, while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled, connections of
-other processes are broken.
+end: killed, stopped or cut-off processes, signals, a full disk. From number 2000 on, the lines of the record or its
+checkpoint are changed before it is gone on with, or a second command is typed for its folder. The rules by which it is
+judged stand in benchmarks/injected_faults/schedules.py and tests/support/valid_record.py. A run that did not complete is
+resumed, to its end, while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled,
+connections of other processes are broken.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def work(folder: Path, waiting: multiprocessing.Queue[int | None], results: mult
 def described(trial: Trial) -> dict[str, Any]:
     """Return a trial as plain values."""
     schedule = trial.schedule
-    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in (*schedule.faults, *schedule.later)]
+    drawn = (*schedule.faults, *schedule.later, *([schedule.damage] if schedule.damage else []))
+    faults = [asdict(fault) | {"happened": fault in trial.happened} for fault in drawn]
     return {
         "number": schedule.number,
         "algo": schedule.algo,
@@ -134,6 +136,7 @@ def report(cases: list[dict[str, Any]]) -> str:
     faults = [(case, fault) for case in cases for fault in case["faults"]]
     happened = [(case, fault) for case, fault in faults if fault["happened"]]
     hung = sum(case["status"] is None for case in cases)
+    names = [case["algo"] for case in cases]
     gone_on = sum(len(case["ends"]) - 1 for case in cases)
     lines = [
         "# Faults at random moments",
@@ -142,7 +145,7 @@ def report(cases: list[dict[str, Any]]) -> str:
         f"{len(happened)} faults reached their victim. {hung} runs hung. {len(wrong)} runs broke the rules. "
         f"Runs were resumed {gone_on} times.",
         "",
-        *_table("algorithm", [*ALGORITHMS], [(case["algo"], case) for case in cases]),
+        *_table("algorithm", list(dict.fromkeys([*ALGORITHMS, *names])), [(case["algo"], case) for case in cases]),
         "",
         *_table(
             "fault",

@@ -57,8 +57,11 @@ KINDS = {
     "command": {"kill": 3, "pause": 2},
     "signals": {"INT": 3, "TERM": 2, "USR1": 2, "USR2": 1, "INT INT": 2, "USR1 TERM": 2},
     "disk": {"full": 1},
+    "record": {"flipped": 2, "doubled": 1, "swapped": 1, "cut": 1, "other version": 2, "earlier checkpoint": 2},
+    "second": {"at once": 2, "during": 2, "resume": 1},
 }  # fmt: skip
 VICTIMS = {"worker": 8, "server": 6, "coordinator": 3, "command": 2, "signals": 5, "disk": 2}
+BESIDE = 2000  # from this number on, the record is damaged, or another command is typed for its folder
 PHASES = {"start": 2, "marks": 6, "end": 1}
 
 # How a run may end. lost: without a summary, since whoever writes it was killed. none: before there was a record or,
@@ -70,9 +73,10 @@ COMPLETED, FAILED, INTERRUPTED, LOST, NONE = "completed", "failed", "interrupted
 class Fault:
     """What happens to one victim, and when.
 
-    kind: of KINDS. name: of the process, like `worker 2`, or `command`, `signals`, `disk`. phase: start: delay_s after
-    the command was typed, or as soon as the victim is there | marks: delay_s after that many marks were evaluated |
-    end: delay_s after the last mark. pause_s: of a pause; else 0."""
+    kind: of KINDS. name: of the process, like `worker 2`, or `command`, `signals`, `disk`; `record`, before it is gone
+    on with; `second`, another command with the same folder. phase: start: delay_s after the command was typed, or as
+    soon as the victim is there | marks: delay_s after that many marks were evaluated | end: delay_s after the last
+    mark. pause_s: of a pause; else 0."""
 
     kind: str
     name: str
@@ -94,13 +98,14 @@ class Fault:
 @dataclass(frozen=True)
 class Schedule:
     """One run and what happens to it. algo: of ALGORITHMS. options: of the command line. faults: of the run at first.
-    later: of the run when it is gone on with."""
+    later: of the run when it is gone on with. damage: of its record before that."""
 
     number: int
     algo: str
     options: tuple[str, ...]
     faults: tuple[Fault, ...]
     later: tuple[Fault, ...]
+    damage: Fault | None = None
 
     @property
     def lockstep(self) -> bool:
@@ -121,14 +126,15 @@ class Schedule:
         early = {NONE} if fault.phase == "start" else set[str]()
         late = {COMPLETED} if fault.phase == "end" or fault in self.later else set[str]()
         match fault.victim, fault.kind:
-            case _, "pause":
+            case ("second", _) | (_, "pause"):
                 return {COMPLETED}
             case "signals", _:
                 # the checkpoint waits for a process that stands still; meanwhile those that need not wait for it may
                 # come to the end; so it does for a worker whose snapshots do not come
                 waits = ("pause", "long pause", "stop", "cut snapshots")
                 still = [other for other in self.faults if other.kind in waits]
-                goes_on = any(not self.lockstep or other.victim == "coordinator" for other in still)
+                # a command that stands still does not hear the signal; its processes go on
+                goes_on = any(not self.lockstep or other.victim in ("coordinator", "command") for other in still)
                 return {INTERRUPTED} | late | early | ({COMPLETED} if goes_on else set())
             case "disk", _:  # an older checkpoint that goes may leave enough room for the rest
                 return {FAILED, COMPLETED} | early
@@ -162,7 +168,28 @@ def draw(number: int) -> Schedule:
         options.append("trace=true")
     faults = tuple(_fault(rng, algo) for _ in range(rng.choice([1, 1, 2])))
     again = (replace(_fault(rng, algo), phase="start", delay_s=rng.uniform(0, 1.5)),)
-    return Schedule(number, algo, tuple(options), faults, again if rng.random() < 0.25 else ())
+    drawn = Schedule(number, algo, tuple(options), faults, again if rng.random() < 0.25 else ())
+    return drawn if number < BESIDE else _beside(rng, drawn)
+
+
+def _beside(rng: random.Random, drawn: Schedule) -> Schedule:
+    """Add a second command, or a signal and damage to the record that it leaves."""
+    moment = Fault("INT", "signals", "marks", rng.randint(2, MARKS - 2), rng.uniform(0, 0.2), 0.0)
+    if rng.random() < 0.4:
+        (kind,) = rng.choices(list(KINDS["second"]), list(KINDS["second"].values()))
+        second = replace(moment, kind=kind, name="second")
+        if kind == "during":
+            return replace(drawn, faults=(second, *drawn.faults[:1]))
+        if kind == "resume":
+            return replace(drawn, faults=(second,), later=())
+        second = replace(second, phase="start", marks=0, delay_s=rng.uniform(0, 0.05))
+        resumed = rng.random() < 0.5
+        return replace(drawn, faults=(moment if resumed else second,), later=(second,) if resumed else ())
+    (kind,) = rng.choices(list(KINDS["record"]), list(KINDS["record"].values()))
+    damage = Fault(kind, "record", "start", 0, rng.random(), 0.0)  # delay_s: where, from the first line to the last
+    others = drawn.faults[:1] if rng.random() < 0.3 else ()
+    often = ("engine.checkpoint_every_s=0.2",) if kind == "earlier checkpoint" else ()
+    return replace(drawn, faults=(moment, *others), damage=damage, options=(*drawn.options, *often))
 
 
 def _fault(rng: random.Random, algo: str) -> Fault:

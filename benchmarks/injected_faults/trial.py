@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.injected_faults import damage
 from benchmarks.injected_faults.schedules import (
     COMPLETED,
     CYCLE,
@@ -50,6 +51,7 @@ RUN = (
     f"eval.every_steps={MARK_STEPS}",
     f"budget.steps={STEPS}",
 )
+REFUSALS = ("hydra.run.dir must not be in use by another run", "hydra.run.dir must not hold another run's record")
 LIMITS = (f"engine.timeout_s={TIMEOUT_S:g}", "engine.patience_s=0.5")  # of a run that something happens to
 
 
@@ -103,6 +105,8 @@ def carry_out(schedule: Schedule, folder: Path, prefork: Prefork, baselines: Bas
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], check=True)
     try:
         for faults in (schedule.faults, schedule.later, ()):
+            if len(trial.ends) == 1 and schedule.damage is not None and trial.ends[0] != COMPLETED:
+                _damaged(trial, schedule.damage, folder, prefork)
             if trial.ends and not faults:
                 folder.with_suffix(".skip").touch()  # nothing more happens: no need for pauses
             if not trial.ends or faults or trial.ends[-1] != COMPLETED:
@@ -144,7 +148,12 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
     again = () if first else ("resume=auto",)
     run = prefork.start(folder, *RUN, *LIMITS, _skip(folder), *trial.schedule.options, *again)
-    happened = _disturb(trial, faults, run, folder)
+    beside: dict[Fault, Run] = {}
+    happened = _disturb(
+        trial, faults, run, folder, (*RUN, *LIMITS, _skip(folder), *trial.schedule.options, *again), beside
+    )
+    for fault, second in beside.items():
+        _judge_second(trial, fault, second, run)
     trial.happened += happened.keys()
     (folder / "filler").unlink(missing_ok=True)
     trial.ends.append(NONE if _contents(folder) == untouched else _end(folder))
@@ -152,10 +161,58 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
         _judge(trial, happened, folder, baselines, before, "" if first else "after going on: ")
 
 
-def _disturb(trial: Trial, faults: Sequence[Fault], run: Run, folder: Path) -> dict[Fault, Moment]:
+def _damaged(trial: Trial, fault: Fault, folder: Path, prefork: Prefork) -> None:
+    """Damage the record of a run that has not come to its end, and try to go on with it. What is refused is refused in
+    one line, and nothing is touched; then the record is made whole again."""
+    whole = {name: (folder / name).read_bytes() for name in RECORD if (folder / name).exists()}
+    if not damage.damage(fault.kind, folder, fault.delay_s):
+        return
+    trial.happened.append(fault)
+    if fault.kind not in damage.REFUSED:
+        return
+    damaged = _contents(folder)
+    options = (*RUN, *LIMITS, _skip(folder), *trial.schedule.options, "resume=auto")
+    refused = _start_beside(prefork, folder, options)
+    status, said = refused.wait(), refused.err.splitlines()
+    if status != 2 or len(said) != 1 or damage.REFUSED[fault.kind] not in said[0]:
+        trial.found.append(f"with its record damaged ({fault.kind}) it ends with status {status}: {said[-1:]}")
+    if _contents(folder) != damaged:
+        trial.found.append(f"a damaged record ({fault.kind}) is touched")
+    for name, content in whole.items():
+        (folder / name).write_bytes(content)
+
+
+def _start_beside(prefork: Prefork, folder: Path, options: Sequence[str]) -> Run:
+    """Type another command for the same folder; what it prints is in files of its own."""
+    beside = folder.with_name(f"{folder.name}-beside")
+    question = {"arguments": (*options, f"hydra.run.dir={folder}"), "folder": str(beside), "environment": {}}
+    return Run(prefork, prefork.ask(question)["pid"], beside)
+
+
+def _judge_second(trial: Trial, fault: Fault, second: Run, first: Run) -> None:
+    """One of two commands makes the run, the other is refused, or finds nothing to do."""
+    status = second.wait()
+    if trial.status == 2 and fault.kind == "at once":  # the second was faster
+        status, trial.status, said = trial.status, status, first.err
+    else:
+        said = second.err
+    refused = status == 2 and said.count("\n") == 1 and said.startswith(REFUSALS)
+    ended = status == 0 and "nothing to do" in said and "resume=auto" in _words(fault, trial)
+    if not refused and not ended:
+        trial.found.append(f"a second command ({fault.kind}) ends with status {status}: {said.splitlines()[-1:]}")
+
+
+def _words(fault: Fault, trial: Trial) -> tuple[str, ...]:
+    """Return what is typed besides for a second command."""
+    return ("resume=auto",) if fault.kind == "resume" or fault in trial.schedule.later else ()
+
+
+def _disturb(
+    trial: Trial, faults: Sequence[Fault], run: Run, folder: Path, options: Sequence[str], beside: dict[Fault, Run]
+) -> dict[Fault, Moment]:
     """Let the faults happen when they are due, and wait for the end. Nothing may be left.
 
-    Returns those that did."""
+    Returns those that did. options: of the command. beside: gets the second commands."""
     begun = time.monotonic()
     due: dict[Fault, float] = {}
     happened: dict[Fault, Moment] = {}
@@ -172,6 +229,8 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Run, folder: Path) -> d
         if now > counted + COUNT_S:
             counted = now
             seen |= set(family(run.pid).values())
+        if trial.schedule.damage is not None and trial.schedule.damage.kind == "earlier checkpoint":
+            damage.keep(folder)
         lines = _lines(folder)
         first_mark = min(first_mark, now) if lines else first_mark
         for fault in faults:
@@ -180,7 +239,9 @@ def _disturb(trial: Trial, faults: Sequence[Fault], run: Run, folder: Path) -> d
             if fault in due and now >= due[fault] and fault not in happened:
                 found = family(run.pid)
                 seen |= set(found.values())
-                if _happens(fault, run.pid, found, folder, wakes):
+                if fault.victim == "second":
+                    beside[fault] = _start_beside(run.prefork, folder, (*options, *_words(fault, trial)))
+                if fault.victim == "second" or _happens(fault, run.pid, found, folder, wakes):
                     last_s = time.monotonic()
                     happened[fault] = Moment(last_s - first_mark, lines)
         for wake in [wake for wake in wakes if now >= wake[0]]:
