@@ -22,7 +22,7 @@ import numpy as np
 
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
-from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out
 from dsgd.report.ratio import paired_ratio
 from dsgd.report.time_to_target import end_s, rule_of, time_to_target_s
 
@@ -206,8 +206,15 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
         return sum(ratio(other, contender).median < 1 for other in contenders)
 
     first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.name])))
+    reached = math.isfinite(min(scores[first.name]))
+    itself = Estimate(1.0, 1.0, 1.0, len(first.runs), ratios=(1.0,) * len(first.runs)) if reached else NOTHING
     standings = [
-        Standing(contender, scores[contender.name], scored.estimate(contender.runs), ratio(contender, first))
+        Standing(
+            contender,
+            scores[contender.name],
+            scored.estimate(contender.runs),
+            itself if contender is first else ratio(contender, first),
+        )
         for contender in contenders
     ]
     standings.sort(key=lambda standing: (standing.contender is not first, *_place(standing)))

@@ -39,6 +39,7 @@ from dsgd.report.sheet import (
 )
 from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import FORMATS, annotate, drawing, finish, named_styles, svg_text, write_figure
+from dsgd.report.time_to_target import unsmoothed_note
 from dsgd.safe_text import for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
@@ -261,7 +262,8 @@ def write_contest(
     result = contest(_with_safe_names(contenders), prices if by_cost else None)
     text = contest_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
-    text = lines_for_terminal("\n".join([text, *ratios, setting_text(result.runs), *tuning_notes(result)]))
+    lines = [text, unsmoothed_note(result.runs), *ratios, setting_text(result.runs), *tuning_notes(result)]
+    text = lines_for_terminal("\n".join(line for line in lines if line))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(result, prices).write(out / "contest")
     write_figure(lambda: contest_figure(result), out / "contest", width, formats, log)

@@ -15,7 +15,7 @@ from dsgd.report.labels import differing_settings, status_note
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
-from dsgd.report.table_layout import Cell, ReportTable, exact, plain
+from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note, plain
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
@@ -24,9 +24,6 @@ _OTHERS: dict[str, tuple[str, float]] = {
     "first crossing (s)": ("first_crossing_s", 1),
     "stable crossing (s)": ("stable_crossing_s", 1),
 }
-MISSED = (
-    ">: at least so much, the target was not reached when the run ended; never: it diverged or collapsed; ?: unknown"
-)
 _CSV_FIELDS = (
     "target_censored_at_s", "first_crossing_s", "stable_crossing_s", "test_accuracy", "test_loss", "time_s",
     "bytes_sent_per_node", "idle_fraction_mean",
@@ -59,7 +56,7 @@ def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
     csv_rows, texts = _csv_rows(contest, prices), frozenset({"contender", "status", heading})
-    return ReportTable(list(columns), texts, rows, csv_rows, _caption(contest, prices), whole=_whole(contest))
+    return ReportTable(list(columns), texts, rows, csv_rows, _caption(contest, prices, rows), whole=_whole(contest))
 
 
 def _whole(contest: Contest) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def ratio_text(contest: Contest) -> str:
     return PAIRED if contest.prices is None else PAIRED.replace("both times", "both costs")
 
 
-def _caption(contest: Contest, prices: Prices | None) -> str:
+def _caption(contest: Contest, prices: Prices | None, rows: Sequence[Sequence[Cell]]) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
     first = contest.standings[0]
     lines = [caption(contest.runs), *tuning_notes(contest)]
@@ -100,8 +97,7 @@ def _caption(contest: Contest, prices: Prices | None) -> str:
     if len(contest.standings) > 1:
         lines.append(f"times the first's, which is the order: {ratio_text(contest)}, over that of {first.name}")
         lines.append(f"not distinguishable where its interval holds 1; {_confidence(contest)}")
-        if any(standing.missed for standing in contest.standings):
-            lines.append(MISSED)
+        lines += missed_note(rows)
     if contest.goal.level is not None and prices is not None:
         pairs = zip(_scores(contest, prices), contest.standings, strict=True)
         least, cheapest = min(((cost.median, standing.name) for cost, standing in pairs), key=lambda pair: pair[0])

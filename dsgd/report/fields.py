@@ -41,7 +41,8 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
-CENSORED = ("time_to_target_s", "first_crossing_s", "stable_crossing_s")  # infinite where a run ended without
+# infinite where a run ended without; the rule by which it would have had them, None: the run's own
+CENSORED = {"time_to_target_s": None, "first_crossing_s": "first", "stable_crossing_s": "stable"}
 
 DERIVED: dict[str, Callable[[Run], float]] = {
     "time_to_target_s": lambda run: seconds_to_target(run, target_crossing(run)),
@@ -103,8 +104,13 @@ def field_value(run: Run, name: str) -> float:
 
 def estimate_of(runs: Sequence[Run], name: str, factor: float = 1) -> Estimate:
     """Return median and interval of a field, times a factor; a target that was not reached is censored."""
-    ends = [factor * end_s(run) for run in runs] if name in CENSORED else None
+    ends = [factor * end_of(run, name) for run in runs] if name in CENSORED else None
     return estimate([factor * field_value(run, name) for run in runs], censored=ends)
+
+
+def end_of(run: Run, name: str) -> float:
+    """Return what a field is known to exceed where it is infinite; infinite where nothing is known."""
+    return end_s(run, CENSORED[name]) if name in CENSORED else math.inf
 
 
 def is_rate(name: str) -> bool:

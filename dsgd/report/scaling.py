@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
-from dsgd.report.fields import CENSORED, estimate_of, field_value, is_rate, is_time
+from dsgd.report.fields import end_of, estimate_of, field_value, is_rate, is_time
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
@@ -27,7 +27,7 @@ from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
 from dsgd.report.style import FORMATS, NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import end_s, time_to_target_s
+from dsgd.report.time_to_target import time_to_target_s
 from dsgd.safe_text import for_terminal
 
 TIME = "time_to_target_s"
@@ -55,7 +55,7 @@ def speed_up(base: Base, runs: Sequence[Run], name: str = TIME) -> Estimate:
     values, references = ([field_value(pair[i], name) for pair in pairs] for i in (0, 1))
     if is_rate(name):
         return paired_ratio(values, references)
-    ends, base_ends = ([end_s(pair[i]) if name in CENSORED else math.inf for pair in pairs] for i in (0, 1))
+    ends, base_ends = ([end_of(pair[i], name) for pair in pairs] for i in (0, 1))
     return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
 
 

@@ -14,10 +14,9 @@ from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_
 from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences
 from dsgd.report.ratio import time_ratio
-from dsgd.report.time_to_target import end_s, time_to_target_s
+from dsgd.report.time_to_target import end_s, time_to_target_s, unsmoothed_note
 from dsgd.report.units import in_units, quantity, unit_of
 
-MOST_NAMES = 4  # of a list; the table has the others
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 
 
@@ -40,10 +39,8 @@ def times(ratio: Estimate) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return `a`, `a and b`, `a, b and c`; of more than MOST_NAMES the first, and how many others."""
+    """Return `a`, `a and b`, `a, b and c`."""
     shown = [in_sentence(name) for name in names]
-    if len(shown) > MOST_NAMES:
-        shown = [*shown[: MOST_NAMES - 1], f"{len(shown) - MOST_NAMES + 1} others"]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
@@ -83,9 +80,7 @@ def _first(contest: Contest) -> str:
     rivals = [standing for standing in others if standing.missed < contest.seeds]
     if tied := [standing.name for standing in rivals if not standing.behind]:
         what = f"at {goal} {after} {value}" if timed else f"with a loss of {value} at the end"
-        all_tied = len(tied) == len(others) > 1
-        subject = f"none of the {len(others)} others can" if all_tied else f"{listed(tied)} cannot"
-        return f"{name} is ahead, {what}, but {subject} be told apart from it"
+        return f"{name} is ahead, {what}, but {listed(tied)} cannot be told apart from it"
     near = rivals[0] if rivals else others[0]
     factor, rival = times(near.ratio), in_sentence(near.name)
     if not rivals or (math.isinf(near.score.median) and not factor):
@@ -112,25 +107,36 @@ def _nobody(contest: Contest) -> str:
         return f"None of the {len(contest.standings)} contenders {does} on most seeds; {name} does on {_share(first)}"
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.runs]).median
     nearest = contest.goal.metric == "accuracy" and accuracy < (contest.goal.level or 0.0)
-    near = f"; {name} ends nearest to it, at {accuracy:.3g}" if nearest else ""
+    all_names = [standing.name for standing in contest.standings]
+    none, near = f"Of {listed(all_names)} none", ""
+    if nearest:
+        none, near = f"None of the {len(all_names)} contenders", f"; {name} ends nearest to it, at {accuracy:.3g}"
+        near += f", before {listed(all_names[1:])}"
     least_s = min(end_s(run) for run in contest.runs)
     within = f" within {three_digits(least_s)} s" if contest.goal.level is not None and math.isfinite(least_s) else ""
-    return f"None of the {len(contest.standings)} contenders {does}{within}{near}"
+    return f"{none} {does}{within}{near}"
 
 
 def _others(contest: Contest) -> str:
-    """Return the second sentence: who leads those behind a tie, ties among those behind, and who missed the goal."""
+    """Return the second sentence: all that the first has not named. How far who is behind, ties among them, and who
+    missed the goal."""
     others = contest.standings[1:]
     if not others:
         return ""
     rivals = [standing for standing in others if standing.missed < contest.seeds]
     behind = [standing for standing in rivals if standing.behind]
-    clauses = []
-    if 0 < len(behind) < len(rivals) and math.isfinite(behind[0].score.median) and (factor := times(behind[0].ratio)):
-        takes = f"has {factor} its loss" if contest.goal.level is None else f"takes {factor} as long"
-        takes = takes if contest.prices is None else f"costs {factor} as much"
-        clauses.append(f"{in_sentence(behind[0].name)} {takes}")
     ties = _ties(contest, [standing for standing in behind if not standing.missed])
+    tied = {name for names in ties for name in names}
+    after_tie = behind[:1] if len(behind) < len(rivals) and behind and math.isfinite(behind[0].score.median) else []
+    alone = [standing for standing in behind[1:] if not standing.missed and standing.name not in tied]
+    factors = [(in_sentence(standing.name), times(standing.ratio)) for standing in [*after_tie, *alone]]
+    verb, measure = ("has", " its loss") if contest.goal.level is None else ("takes", " as long")
+    verb, measure = (verb, measure) if contest.prices is None else ("costs", " as much")
+    clauses = []
+    if known := [(name, factor) for name, factor in factors if factor]:
+        (name, factor), *more = known
+        clauses.append(", ".join([f"{name} {verb} {factor}{measure}", *map(" ".join, more)]))
+    clauses += [f"{name} is behind" for name, factor in factors if not factor]
     clauses += [f"{listed(names)} cannot be told apart" for names in ties]
     return "; ".join([*clauses, *_missed(contest)])
 
@@ -150,9 +156,10 @@ def _ties(contest: Contest, behind: Sequence[Standing]) -> list[list[str]]:
 def _missed(contest: Contest) -> list[str]:
     """Return a clause for each way in which contenders did not get there: never, on some seeds, diverged, collapsed."""
     nobody = math.isinf(contest.standings[0].score.median)
+    all_named = contest.standings[0].missed == contest.seeds
     groups: dict[tuple[int, str], list[Standing]] = {}
     for index, standing in enumerate(contest.standings):
-        mentioned = nobody and (index == 0 or standing.missed == contest.seeds)  # by the first sentence
+        mentioned = nobody and (index == 0 or all_named)  # by the first sentence
         note = status_note(standing.runs)
         if standing.missed and (note or not mentioned):
             groups.setdefault((standing.missed, note), []).append(standing)
@@ -276,7 +283,8 @@ def verdict(runs: Sequence[Run]) -> list[str]:
     rivals = [(clock, groups) for clock, groups in zip(clocks, timed, strict=True) if len(groups) > 1]
     first = [text for clock, groups in rivals for text in _first_to_target(groups, clock)]
     idle = [text for _, groups in rivals for text in _most_idle(groups)]
-    return [*first, *_ended_badly(compared), *idle, *sentences(runs)]
+    texts = [*first, unsmoothed_note(runs), *_ended_badly(compared), *idle, *sentences(runs)]
+    return [text for text in texts if text]
 
 
 def _clock(group: Series) -> str | None:

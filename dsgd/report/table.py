@@ -13,8 +13,8 @@ from dsgd.report.fields import DERIVED, estimate_of, field_value
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import rule_text
+from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note
+from dsgd.report.time_to_target import rule_text, unsmoothed_note
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 
@@ -53,9 +53,8 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
         columns["seeds"] = [len(group.runs) for group in ordered]
     columns |= (status if bad else {}) | measured | status
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    return ReportTable(
-        list(columns), frozenset({"run", "status"}), rows, _csv_rows(ordered), caption(runs), whole=whole_setting(runs)
-    )
+    below, texts = "\n".join([caption(runs), *missed_note(rows)]), frozenset({"run", "status"})
+    return ReportTable(list(columns), texts, rows, _csv_rows(ordered), below, whole=whole_setting(runs))
 
 
 def by_time(runs: Sequence[Run]) -> list[Series]:
@@ -72,7 +71,7 @@ def caption(runs: Sequence[Run]) -> str:
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
     parts += [f"target: {goal}" + _resolution(runs)] if (goal := goal_text(runs)) else []
     lines = ["; ".join([*parts, *time_notes(runs)])]
-    lines += [interval_note([len(group.runs) for group in series(runs)]), setting_text(runs)]
+    lines += [unsmoothed_note(runs), interval_note([len(group.runs) for group in series(runs)]), setting_text(runs)]
     return "\n".join(line for line in lines if line)
 
 

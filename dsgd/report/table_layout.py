@@ -8,8 +8,9 @@ import csv
 import io
 import json
 import math
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,9 @@ from dsgd.safe_text import for_csv, for_latex, for_markdown, for_terminal, lines
 NEVER = "never"  # the run has ended and did not reach its target
 NO_VALUE = "-"
 SETTING = ".setting.json"  # ending of the file; summary.json would make a folder of tables look like a run
+MISSED = (
+    ">: at least so much, the target was not reached when the run ended; never: it diverged or collapsed; ?: unknown"
+)
 UNKNOWN = "?"  # an end of an interval that depends on seeds on which neither of two got there
 BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 GAP = "  "
@@ -55,9 +59,11 @@ class ReportTable:
         """Return the text of every cell."""
         return [[shown(value) for value in row] for row in self.rows]
 
-    def print(self, console: Console) -> None:
-        """Print what fits the console, with the status of runs that went wrong in red."""
-        safe = replace(self, headings=list(map(for_terminal, self.headings)), caption=lines_for_terminal(self.caption))
+    def print(self, console: Console, known: Collection[str] = ()) -> None:
+        """Print what fits the console, with the status of runs that went wrong in red. known: lines of the caption that
+        stand above already."""
+        caption = "\n".join(line for line in self.caption.split("\n") if line not in known)
+        safe = replace(self, headings=list(map(for_terminal, self.headings)), caption=lines_for_terminal(caption))
         safe = replace(safe, texts=frozenset(map(for_terminal, self.texts)), rows=[_safe(row) for row in self.rows])
         safe._print(console)
 
@@ -148,7 +154,7 @@ def shown(value: Cell) -> str:
     """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN,
     `never` for infinity; an estimate as `median [low, high]`, censored numbers as `> 40`."""
     if isinstance(value, Estimate):
-        middle, low, high = (_part(value, name) for name in ("median", "low", "high"))
+        middle, low, high = (part_text(value, name) for name in ("median", "low", "high"))
         alone = (low == high != UNKNOWN) or math.isinf(value.low)
         return middle if alone else f"{middle} [{low}, {high}]"
     if isinstance(value, int | str):
@@ -164,17 +170,24 @@ def shown(value: Cell) -> str:
     return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e9 else f"{value:.3e}"
 
 
-def _part(value: Estimate, name: str) -> str:
+def missed_note(rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """Return MISSED where a cell of a table needs it."""
+    texts = (shown(cell) for row in rows for cell in row if isinstance(cell, Estimate))
+    return [MISSED] * any(re.search(f"[<>{UNKNOWN}]|{NEVER}", text) for text in texts)
+
+
+def part_text(value: Estimate, name: str, text: Callable[[float], str] | None = None) -> str:
     """Write the median or one end of an estimate: `> 40` for what is only known to be more, `< 0.3` for what is only
-    known to be less, UNKNOWN where nothing is known."""
+    known to be less, UNKNOWN where nothing is known. text: of a number; None: `shown`."""
+    text = text or shown
     number: float = getattr(value, name)
     if math.isinf(number) and value.above is not None:
         bound: float = getattr(value.above, name)
-        return UNKNOWN if bound == 0 else NEVER if math.isinf(bound) else f"> {shown(bound)}"
+        return UNKNOWN if bound == 0 else NEVER if math.isinf(bound) else f"> {text(bound)}"
     if number == 0 and value.below is not None:
         bound = getattr(value.below, name)
-        return UNKNOWN if math.isinf(bound) else f"< {shown(bound)}" if bound > 0 else NEVER
-    return shown(number)
+        return UNKNOWN if math.isinf(bound) else f"< {text(bound)}" if bound > 0 else NEVER
+    return text(number)
 
 
 def plain(value: Estimate) -> dict[str, float | int | bool | None]:

@@ -80,6 +80,27 @@ def rule_text(runs: Sequence[Run]) -> str:
     return " or ".join(dict.fromkeys(texts))
 
 
+def ends_unsmoothed(run: Run) -> bool:
+    """Check that a run has missed its target although its last mark is at it: too few marks for the smoothed curve."""
+    aim = _aim(run)
+    if aim is None or not run.metrics or censored_at_s(run) is None:
+        return False
+    return aim.is_reached(number(run.metrics[-1].get(aim.field)))
+
+
+def unsmoothed_note(runs: Sequence[Run]) -> str:
+    """Say how many runs `ends_unsmoothed`, and what to do about it; empty where none does."""
+    if not (some := [run for run in runs if ends_unsmoothed(run)]):
+        return ""
+    counts = sorted({len(run.metrics) for run in some})
+    marks = f"{counts[0]} marks" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} marks"
+    end = "1 run ends" if len(some) == 1 else f"{len(some)} runs end"
+    return (
+        f"{end} at the target without having reached it {rule_text(some)}: {marks} are too few; "
+        "evaluate more often (eval.every_time_s, eval.every_steps) or set target.crossing=first"
+    )
+
+
 def _counts(run: Run) -> bool:
     return run.outcome not in ("diverged", "collapsed")
 

@@ -12,6 +12,7 @@ from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
+from dsgd.report.table_layout import part_text
 from dsgd.report.time_to_target import rule_of
 from dsgd.safe_text import for_markdown
 from studies.evidence.pipeline import Missing
@@ -149,7 +150,7 @@ def measured_line(finding: Finding) -> str:
 
 def shown(value: Estimate) -> str:
     """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`; `unknown` for any number."""
-    middle, low, high = map(_number, (value.median, value.low, value.high))
+    middle, low, high = (part_text(value, name, _number) for name in ("median", "low", "high"))
     any_number = math.isnan(value.median) and math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
     return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
 

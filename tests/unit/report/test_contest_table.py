@@ -11,6 +11,7 @@ import pytest
 from dsgd.report.contest import Contest, Prices, contest
 from dsgd.report.contest_figure import write_contest
 from dsgd.report.contest_table import contest_table
+from dsgd.report.table_layout import MISSED
 from tests.support.contenders import contender
 
 INF = math.inf
@@ -98,6 +99,12 @@ def test_several_tuned_keys_are_named(found: Contest):
 def test_where_nobody_got_there_ratios_are_undecided():
     table = contest_table(contest([contender("sync", [INF] * 2), contender("easgd", [INF] * 2)]))
     assert [row[1:3] for row in table.cells] == [["> 100.0", "undecided"]] * 2
+
+
+def test_the_ratio_of_the_first_to_itself_is_one_also_where_it_missed_the_target_on_some_seeds():
+    table = contest_table(contest([contender("sync", [10, 10, INF]), contender("easgd", [50, INF, INF])]))
+    assert table.cells[0][2] == "1.000"
+    assert MISSED in table.caption.split("\n")
 
 
 def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_path: Path, found: Contest):

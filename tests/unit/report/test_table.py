@@ -44,7 +44,8 @@ def test_the_table_holds_the_record_soonest_first(tmp_path: Path):
     assert lines[3].startswith("| sync, target=0.9 | " + numbers.format("12346", "completed", "0.1235"))
     assert lines[4].startswith("| easgd, target=0.9 | " + numbers.format("never", "diverged", "-"))
     assert lines[5].startswith("| dpsgd, target=none | - | completed | - | - | ")
-    assert lines[-2].startswith(
+    assert lines[-1].startswith(">: at least so much")
+    assert lines[-3].startswith(
         "times: virtual time; target: test accuracy 0.9, reached for good, interpolated between"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s
+from dsgd.report.fields import estimate_of
+from dsgd.report.sentences import verdict
+from dsgd.report.table import summary_table
+from dsgd.report.table_layout import MISSED, shown
+from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s, unsmoothed_note
 from tests.support.records import write_record
 
 
@@ -87,6 +92,33 @@ def test_a_curve_below_its_target_at_the_end_has_not_reached_it(tmp_path: Path):
     run = run_with(tmp_path / "run", {0: 0.1, 1: 0.95, 2: 0.89})
     assert crossings(run).first is not None
     assert time_to_target_s(run) is None
+
+
+def test_of_a_completed_run_no_crossing_is_never_by_any_rule(tmp_path: Path):
+    """It reached 0.9 by the smoothed curve, and fell back at its end: a longer run might have held it."""
+    run = run_with(tmp_path / "a", {0: 0.1, 1: 0.95, 2: 0.95, 3: 0.95, 4: 0.8}, **SMOOTHED)
+    assert time_to_target_s(run) is not None
+    assert shown(estimate_of([run], "stable_crossing_s")) == f"> {shown(run.final('time_s'))}"
+    assert summary_table([run]).caption.endswith(MISSED)
+    unreached = run_with(tmp_path / "b", {0: 0.1, 1: 0.2}, **SMOOTHED)
+    assert [shown(estimate_of([unreached], f"{rule}_crossing_s"))[0] for rule in ("first", "stable")] == [">"] * 2
+    diverged = run_with(tmp_path / "c", {0: 0.1, 1: 0.2}, status="diverged", **SMOOTHED)
+    assert shown(estimate_of([diverged], "stable_crossing_s")) == "never"
+
+
+def test_a_line_says_that_marks_are_too_few_for_the_smoothed_curve(tmp_path: Path):
+    short = run_with(tmp_path / "a", {0: 0.1, 1: 0.5, 2: 0.897}, target=0.8, **SMOOTHED)
+    long = run_with(tmp_path / "b", {0: 0.1, 1: 0.5, 2: 0.85, 3: 0.897}, target=0.8, **SMOOTHED)
+    assert time_to_target_s(short) is None
+    note = unsmoothed_note([short, long])
+    assert note == (
+        "1 run ends at the target without having reached it by the median of 3 marks in a row: 3 marks are too few; "
+        "evaluate more often (eval.every_time_s, eval.every_steps) or set target.crossing=first"
+    )
+    assert note in summary_table([short, long]).caption.split("\n")
+    assert note in verdict([short, replace(long, config=long.config | {"nodes": 4})])
+    assert unsmoothed_note([long]) == ""
+    assert unsmoothed_note([replace(short, summary={**(short.summary or {}), "status": "diverged"})]) == ""
 
 
 def test_a_mark_at_the_target_counts_and_a_start_above_it_is_a_crossing(tmp_path: Path):
