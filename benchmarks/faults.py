@@ -6,8 +6,8 @@
 A schedule is drawn from its number: algorithm, options, and one or two faults between the first moment and the very
 end: killed, stopped or cut-off processes, signals, a full disk. From number 2000 on, the lines of the record or its
 checkpoint are changed before it is gone on with, or a second command is typed for its folder. The rules by which it is
-judged stand in benchmarks/injected_faults/schedules.py and tests/support/valid_record.py. A run that did not complete is
-resumed, to its end, while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled,
+judged stand in benchmarks/injected_faults/schedules.py and tests/support/valid_record.py. A run that did not complete
+is resumed, to its end, while another fault may happen. Needs Linux and root: a disk of its own is mounted and filled,
 connections of other processes are broken.
 """
 

@@ -1,4 +1,5 @@
-"""Make texts safe for the medium that shows them: names out of records, folders and messages may be a stranger's."""
+"""Make texts safe for the medium that shows them, as names out of records, folders and messages may be a stranger's;
+and write counts as people read them."""
 
 from __future__ import annotations
 
@@ -62,6 +63,16 @@ def for_html(text: str) -> str:
 def for_latex(text: str) -> str:
     """Return a text in which LaTeX finds no command and no end of a line."""
     return "".join(_LATEX.get(character, character) for character in for_terminal(text))
+
+
+def plain_number(value: float) -> str:
+    """Return a number with six digits; whole ones of 100,000 and more without an exponent."""
+    return f"{value:,.0f}" if 1e5 <= abs(value) < 1e15 and value == int(value) else f"{value:g}"
+
+
+def counted(count: float, name: str) -> str:
+    """Return `1 step`, `100,000 steps`."""
+    return f"{plain_number(count)} {name}{'s' * (count != 1)}"
 
 
 def _written(character: str) -> str:

@@ -25,6 +25,7 @@ from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import middle, open_edges, working_range
+from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
@@ -32,6 +33,7 @@ from dsgd.record.written import write_atomically
 from dsgd.report.units import without_units
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
 from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
+from dsgd.safe_text import counted
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20
 # of the options, for the same comparison
@@ -60,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.script is not None:
             check_file(Path(typed.script), "--script")
         log = log_axes(typed.log)
-        made = compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir)
-        with made as result:
+        with (
+            sharing({}),  # the data of a user's function are loaded once, and what they take is said once
+            compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir) as result,
+        ):
             report(result, typed.width, typed.html, log)
             show_use(winner(result), typed.script)
 
@@ -228,7 +232,7 @@ def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) 
     names = "; ".join(entry.name for entry in entries)
     tuned = ", ".join(dict.fromkeys(axis.key for entry in entries for axis in entry.axes)) or "nothing"
     contenders = "contender" if len(entries) == 1 else f"{len(entries)} contenders"
-    return f"{contenders}: {names}\ntuned: {tuned}; measured on {options.seeds} seeds; records in {folder}"
+    return f"{contenders}: {names}\ntuned: {tuned}; measured on {counted(options.seeds, 'seed')}; records in {folder}"
 
 
 def _tuned(search: Search) -> str:
@@ -239,7 +243,7 @@ def _tuned(search: Search) -> str:
     span = f"works from {works[0]:g} to {works[1]:g}" if works else "works with none of the values tried"
     edges = open_edges(search.entry.axes, search.outcomes)
     left = f"; still at the edge of {', '.join(edges)} after compare.tune_values" if edges else ""
-    return f"{search.label(search.chosen)}: chosen in {len(search.runs)} runs, {span}{left}"
+    return f"{search.label(search.chosen)}: chosen in {counted(len(search.runs), 'run')}, {span}{left}"
 
 
 if __name__ == "__main__":

@@ -35,14 +35,14 @@ class ComparisonResult:
 def report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
     """Print tables, verdict and answers, and write them and the figures into the folder. html: the path of a page. log:
     the logarithmic axes; None: by the values."""
-    _report(result, width, html, log)
+    known = _report(result, width, html, log)
     if result.options.verdict == "front":
         _report_front(result, width)
     if result.cells:
-        _report_map(result, width)
-    _report_scaling(result, width)
+        _report_map(result, width, known)
+    _report_scaling(result, width, known)
     if result.overtaking is not None:
-        _report_crossing(result.overtaking, result.folder, width)
+        _report_crossing(result.overtaking, result.folder, width, known)
 
 
 def winner(result: ComparisonResult) -> Mapping[str, Any]:
@@ -67,9 +67,11 @@ def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]])
     return contenders
 
 
-def _report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
+def _report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> list[str]:
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
-    the logarithmic axes; None: by the values."""
+    the logarithmic axes; None: by the values.
+
+    Returns the lines below the table, which no other table has to repeat."""
     from dsgd.report.contest import contest
     from dsgd.report.contest_figure import contender_series, page_figures, write_contest
     from dsgd.report.contest_table import contest_table
@@ -77,8 +79,11 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     prices, deciding = result.options.prices, result.options.deciding_prices
     verdict = write_contest(result.contenders, result.folder, prices, width, log=log, by_cost=deciding is not None)
     standings = contest(result.contenders, deciding)
-    contest_table(standings, prices).print(table_console())
-    print(f"\n{verdict}\nfigure: {result.folder / 'contest.png'}")
+    table = contest_table(standings, prices)
+    table.print(table_console())
+    known = table.caption.split("\n")
+    answer = "\n".join(line for line in verdict.split("\n") if line not in known)
+    print(f"\n{answer}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
         from dsgd.record.written import write_atomically
         from dsgd.report.page import page_text
@@ -87,10 +92,11 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
         page = page_text(standings.runs, verdict, figures, contender_series(standings))
         write_atomically(Path(html), page.encode())
         print(f"page: {html}")
+    return known
 
 
-def _report_map(result: ComparisonResult, width: str) -> None:
-    """Print who wins under other conditions, and write the map into the folder."""
+def _report_map(result: ComparisonResult, width: str, known: Collection[str]) -> None:
+    """Print who wins under other conditions, and write the map into the folder. known: lines that stand above."""
     from dsgd.report.contest import contest
     from dsgd.report.winner_map import map_cell, write_map
 
@@ -109,7 +115,7 @@ def _report_map(result: ComparisonResult, width: str) -> None:
     measured = [run for cell in result.cells for of_contender in cell.runs.values() for run in of_contender]
     table = write_map(shown_cells, result.folder / "whatif", width, notes=notes, runs=measured)
     print()
-    table.print(table_console())
+    table.print(table_console(), known)
     print(f"map: {result.folder / 'whatif.png'}")
 
 
@@ -128,8 +134,9 @@ def _report_front(result: ComparisonResult, width: str) -> None:
     print(f"{sentence}\nfront: {result.folder / 'front.png'}")
 
 
-def _report_scaling(result: ComparisonResult, width: str) -> None:
-    """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone."""
+def _report_scaling(result: ComparisonResult, width: str, known: Collection[str]) -> None:
+    """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone. known:
+    lines that stand above."""
     from dsgd.report.scaling import contender_scalings, write_scaling
     from dsgd.report.style import NoData
 
@@ -147,15 +154,15 @@ def _report_scaling(result: ComparisonResult, width: str) -> None:
         print(f"scaling: {error}")
         return
     print()
-    table.print(table_console())
+    table.print(table_console(), known)
     print(f"scaling: {result.folder / 'scaling.png'}")
 
 
-def _report_crossing(overtaking: Overtaking, folder: Path, width: str) -> None:
-    """Print where one contender overtakes the other, and write it into the folder."""
+def _report_crossing(overtaking: Overtaking, folder: Path, width: str, known: Collection[str]) -> None:
+    """Print where one contender overtakes the other, and write it into the folder. known: lines that stand above."""
     from dsgd.report.tradeoffs import write_overtaking
 
     table = write_overtaking(overtaking, folder / "crossing", width)
     print()
-    table.print(table_console())
+    table.print(table_console(), known)
     print(f"crossing: {folder / 'crossing.png'}")

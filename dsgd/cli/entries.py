@@ -12,6 +12,7 @@ from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import Axis, Values
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError, shown, value_at
+from dsgd.safe_text import counted
 from dsgd.sweep.manifest import identity
 
 FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for
@@ -229,7 +230,7 @@ def _names(jobs: Sequence[Job]) -> list[str]:
         names = []
         for job, values in zip(jobs, given, strict=True):
             options = [f"{key.removeprefix('algo.')}={values[key]}" for key in shown_keys if key in values]
-            nodes = f", {job.values['nodes']} nodes" if several_nodes else ""
+            nodes = f", {counted(job.values['nodes'], 'node')}" if several_nodes else ""
             names.append(" ".join([str(job.values["algo"]["name"]), *options]) + nodes)
         if len({*names}) == len(names):
             break

@@ -200,9 +200,11 @@ def _plot(
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 
-    for i, table in enumerate(tables.values()):
-        print("\n" * (i > 0), end="")
-        table.print(table_console(PIPE_WIDTH))
+    known: list[str] = []
+    for table in tables.values():
+        print("\n" * bool(known), end="")
+        table.print(table_console(PIPE_WIDTH), known)
+        known += table.caption.split("\n")
     for sentence in verdict(runs):
         print(f"- {for_terminal(sentence)}")
     print()

@@ -18,7 +18,6 @@ from dsgd.cli.jobs import plan_job
 from dsgd.cli.local_sweep import LocalSweep
 from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
-from dsgd.data.own_sets import OwnSets, sharing
 from dsgd.host.signals import Interrupted, Interruption, interruptible
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object, read_bounded
@@ -28,7 +27,7 @@ from dsgd.runner.gradient_time import is_open, with_time_of_kind
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
-from dsgd.safe_text import for_terminal
+from dsgd.safe_text import counted, for_terminal
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 from dsgd.sweep.slurm_jobs import FINISHED, WAITING
@@ -62,13 +61,11 @@ class LocalRunner:
     _tally: Tally  # counts the runs of all calls
     _at_once: int | None = None  # how many at a time; None: one a core
     _printed: set[str] = field(default_factory=set)  # lines that all runs have in common come once
-    _loaded: dict[str, OwnSets] = field(default_factory=dict)  # data of a user's function, by what is asked of it
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.values, job.overrides, self._config_dir) for job in jobs]
         self._tally.expect(self._tally.ended + len(jobs) + later, about)
-        with sharing(self._loaded):
-            self._run_missing(jobs, points)
+        self._run_missing(jobs, points)
         return find_runs([self._folder / point.folder for point in points]) if points else []
 
     def _run_missing(self, jobs: Sequence[Job], points: Sequence[Point]) -> None:
@@ -88,7 +85,9 @@ class LocalRunner:
         if "interrupted" in outcome.values():
             raise Interrupted
         if failed := [folder.name for folder in outcome if outcome[folder] not in ENDED]:
-            raise Unfinished(f"{len(failed)} runs failed ({', '.join(failed)}), which the same command begins again")
+            raise Unfinished(
+                f"{counted(len(failed), 'run')} failed ({', '.join(failed)}), which the same command begins again"
+            )
 
     def _timed(self, plan: Plan) -> Plan:
         """Return the plan with the gradient time that all runs of the comparison have in common, where the cluster
@@ -136,7 +135,7 @@ class SlurmRunner:
                 slurm_jobs.submit(writer, self._folder, missing, self._site, self._words, largest, print_job)
         if waiting := sum(states.get(key) not in FINISHED for key in points):
             raise Unfinished(
-                f"{waiting} runs are with SLURM (dsgd-sweep status --folder {shlex.quote(str(self._folder))}); "
+                f"{counted(waiting, 'run')} with SLURM (dsgd-sweep status --folder {shlex.quote(str(self._folder))}); "
                 "repeat the command when they have ended"
             )
         return find_runs([self._folder / point.folder for point in points.values()])

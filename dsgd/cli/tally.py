@@ -15,6 +15,7 @@ from rich.table import Column
 
 from dsgd.host.terminal import bar_console
 from dsgd.runner.progress import EVERY_S
+from dsgd.safe_text import counted
 
 LOOK_S = 0.5  # between two looks at what has changed
 FEWEST_TIMED = 3  # runs from which the time that is left follows
@@ -114,7 +115,7 @@ class Tally:
         """Return a line like `12 of about 60 runs, 2 min left, running: tuning gossip lr=0.1`."""
         expected = max(self._expected, self.ended)
         parts = [self._part] if self._part else []
-        parts.append(f"{self.ended} of {'about ' * self._about}{expected} runs")
+        parts.append(f"{self.ended} of {'about ' * self._about}{counted(expected, 'run')}")
         if self._made >= FEWEST_TIMED and expected > self.ended:
             parts.append(f"{duration(self.used_s / self._made * (expected - self.ended))} left")
         names = list(self._running)
@@ -127,7 +128,7 @@ class Tally:
         if self._made:
             before = f", {self._before} {'was' if self._before == 1 else 'were'} there before" if self._before else ""
             part = f"{self._part}: " if self._part else ""
-            self.print(f"{part}{self._made} run{'s' * (self._made != 1)} in {duration(self.used_s)}{before}")
+            self.print(f"{part}{counted(self._made, 'run')} in {duration(self.used_s)}{before}")
 
 
 def duration(seconds: float) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dsgd.data import DataLost
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, Sizes, own_sets
+from dsgd.data.split import Split
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
 from dsgd.streams import seeded_streams
@@ -118,6 +119,8 @@ class ImportedData(Split):
             return None
         # options are chosen without a look at the test set
         used = self._source.sets[: 2 if self.evaluate == "test" else 1]
+        if len(used) == 1 and (both := self._source.made((self.decode, 2))):
+            return both[:1]
         return self._source.once((self.decode, len(used)), lambda: self._decode(used))
 
     def _decode(self, sets: Sequence[Samples]) -> list[LabelledTensors] | None:

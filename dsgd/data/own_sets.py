@@ -68,6 +68,10 @@ class OwnSets:
                     self._load_again()
         return self._sets
 
+    def made(self, key: object) -> Any:
+        """Return what `once` has kept for a key; None before."""
+        return self._made.get(key)
+
     def once(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` gives, called once for each key: what all runs on these sets have in common."""
         if key not in self._made:

@@ -22,7 +22,7 @@ import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
 from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
-from dsgd.safe_text import calm, for_terminal
+from dsgd.safe_text import calm, counted, for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
@@ -84,7 +84,7 @@ class Run:
 
     def __repr__(self) -> str:
         """Describe the run in one line: its algorithm, its outcome, and its latest values."""
-        parts = [self.algorithm, f"{self.nodes} nodes", self.outcome]
+        parts = [self.algorithm, counted(self.nodes or 0, "node"), self.outcome]
         for field, unit in (("test_accuracy", ""), ("test_loss", ""), ("time_s", " s")):
             value = number(self.final(field))
             parts += [] if math.isnan(value) else [f"{field} {value:.4g}{unit}"]

@@ -40,7 +40,7 @@ from dsgd.report.sheet import (
 from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import FORMATS, annotate, drawing, finish, named_styles, svg_text, write_figure
 from dsgd.report.time_to_target import unsmoothed_note
-from dsgd.safe_text import for_terminal, lines_for_terminal
+from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
@@ -147,7 +147,7 @@ def _options(contender: Contender) -> str:
 
 
 def _nodes(count: int) -> str:
-    return f", {count} node{'s' * (count != 1)}"
+    return f", {counted(count, 'node')}"
 
 
 def _legend(contest: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:

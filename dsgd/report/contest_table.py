@@ -16,6 +16,7 @@ from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note, plain
+from dsgd.safe_text import counted
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {
@@ -111,7 +112,7 @@ def tuning_notes(contest: Contest) -> list[str]:
     contenders = [standing.contender for standing in contest.standings]
     keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
     runs = sorted({contender.spent for contender in contenders})
-    spent = f"{runs[0]} run{'s' * (runs[0] != 1)}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
+    spent = counted(runs[0], "run") if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
 
 

@@ -28,7 +28,7 @@ from dsgd.report.sheet import wants_log
 from dsgd.report.style import common, styled
 from dsgd.report.table import by_time, summary_table
 from dsgd.report.table_layout import BAD, Cell, ReportTable
-from dsgd.safe_text import for_html
+from dsgd.safe_text import counted, for_html
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
 MOST_POINTS = 2000  # of a curve: more than a screen has pixels
@@ -55,15 +55,15 @@ def page_text(
     table = summary_table(runs)
     gathered = curves_of(runs) if curves is None else curves
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
-    several = any(len(group.runs) > 1 for group in gathered)
+    several, below = any(len(group.runs) > 1 for group in gathered), table.caption.split("\n")
     parts = {
         "title": for_html(common(runs) or "Runs"),
-        "subtitle": f"{_counted(len(runs), 'run')}, {_counted(len(gathered), 'configuration')}",
-        "lead": "".join(f"<p>{for_html(line)}</p>" for line in lead.splitlines() if line.strip()),
+        "subtitle": f"{counted(len(runs), 'run')}, {counted(len(gathered), 'configuration')}",
+        "lead": "".join(f"<p>{for_html(line)}</p>" for line in lead.splitlines() if line.strip() and line not in below),
         "figure": f'<div class="figure">{inlined}</div>' if inlined else "",
         "dark": dark_colours(inlined),
         "table": _table(table),
-        "caption": "\n".join(map(for_html, table.caption.split("\n"))),
+        "caption": "\n".join(map(for_html, below)),
         "bands": _BANDS if several else "",
         "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),
@@ -185,7 +185,7 @@ def _configuration(runs: Sequence[Run]) -> str:
     """Return the keys that the configurations of all runs share, with their values, folded."""
     shared = whole_setting(runs)["shared"]
     rows = _rows({key: [text] for key, text in shared.items()})
-    line = f"{_counted(len(shared), 'key')} that all runs share"
+    line = f"{counted(len(shared), 'key')} that all runs share"
     table = f'<table id="configuration"><tbody>{rows}</tbody></table>'
     return f'<details><summary>{line}</summary><div class="wide">{table}</div></details>\n'
 
@@ -196,7 +196,7 @@ def _differences(runs: Sequence[Run]) -> str:
     heads = "".join(_heading(text, True) for text in ("run", "status", *settings, "folder"))
     columns = [run_labels(runs), [run.outcome for run in runs], *settings.values(), [str(run.folder) for run in runs]]
     rows = ["".join(_cell(text, text, True) for text in texts) for texts in zip(*columns, strict=True)]
-    line = f"{_counted(len(settings), 'key')} in which runs differ"
+    line = f"{counted(len(settings), 'key')} in which runs differ"
     opened = " open" if len(runs) <= 30 else ""
     return (
         f'<details{opened}><summary>{line}</summary><div class="wide">{_sortable(heads, rows, "runs")}</div></details>'
@@ -213,7 +213,7 @@ def _environments(runs: Sequence[Run]) -> str:
     keys = list(dict.fromkeys(key for values, _ in environments for key in values))
     if not keys:
         return '<p class="note">No run has recorded one.</p>'
-    names = (labels[0] if len(labels) == 1 else _counted(len(labels), "run") for _, labels in environments)
+    names = (labels[0] if len(labels) == 1 else counted(len(labels), "run") for _, labels in environments)
     whose = "".join(f'<th class="text">{for_html(name)}</th>' for name in names)
     rows = _rows({key: [values.get(key, "") for values, _ in environments] for key in keys})
     head = f"<thead><tr><th></th>{whose}</tr></thead>"
@@ -244,10 +244,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "none" if value is None else str(value)
-
-
-def _counted(count: int, name: str) -> str:
-    return f"{count} {name}{'s' * (count != 1)}"
 
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")

@@ -13,6 +13,7 @@ from dsgd.report.fields import field_value
 from dsgd.report.labels import Flat, flatten, gather, label
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable
+from dsgd.safe_text import counted
 
 # heading: field of the CSV file
 _COLUMNS = {
@@ -166,4 +167,4 @@ def _idle(runs: Sequence[Run]) -> float:
 
 
 def _name(pair: Pair) -> str:
-    return ", ".join(part for part in (pair.algorithm, f"{pair.nodes} nodes", pair.cluster) if part)
+    return ", ".join(part for part in (pair.algorithm, counted(pair.nodes or 0, "node"), pair.cluster) if part)

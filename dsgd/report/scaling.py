@@ -28,7 +28,7 @@ from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale
 from dsgd.report.style import FORMATS, NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import time_to_target_s
-from dsgd.safe_text import for_terminal
+from dsgd.safe_text import counted, for_terminal
 
 TIME = "time_to_target_s"
 ByNodes = Mapping[int, Estimate]
@@ -94,7 +94,7 @@ def soonest_base(gathered: Sequence[Series]) -> Base:
     if not reached:
         raise NoData(f"no run on the smallest number of nodes, {nodes}, reached its target")
     _, soonest = min(reached, key=lambda timed: timed[0])
-    return Base(f"{soonest.label} on {nodes} node{'s' * (nodes != 1)}", nodes, soonest.by_nodes[nodes])
+    return Base(f"{soonest.label} on {counted(nodes, 'node')}", nodes, soonest.by_nodes[nodes])
 
 
 def scalings(runs: Sequence[Run]) -> list[Series]:
@@ -114,7 +114,7 @@ def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
     """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
     gathered: dict[str, dict[int, Contender]] = {}
     for contender in sorted(contenders, key=lambda contender: contender.nodes):
-        name = for_terminal(contender.name.removesuffix(f", {contender.nodes} nodes"))
+        name = for_terminal(contender.name.removesuffix(f", {counted(contender.nodes, 'node')}"))
         gathered.setdefault(name, {})[contender.nodes] = contender
     return [
         Series(name, [run for contender in by_nodes.values() for run in contender.runs])

@@ -19,11 +19,13 @@ from dsgd.report.fields import DERIVED, field_value
 from dsgd.report.labels import differing_settings, flatten, goal_text
 from dsgd.report.time_to_target import rule_text
 from dsgd.report.units import bandwidth, duration, share, size
+from dsgd.safe_text import plain_number
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
 _USUAL_FILES = ("cluster/gigabit", "data/import", "optimizer/sgd", "optimizer/adamw", "schedule/cosine")
 _ALWAYS = ("cluster.bandwidth", "cluster.latency_s")  # are said also where they are as conf/ has them
+_COUNTS = ("nodes", "budget.epochs", "budget.samples", "budget.steps")
 _EARLIER = {"data.seed": 0, "schedule.final": 0}  # defaults of keys that older records have
 
 ValueText = Callable[[Any], str]
@@ -191,7 +193,7 @@ def _schedule(runs: Sequence[Run]) -> str:
 
 def _budget(runs: Sequence[Run]) -> str:
     units = ("epochs", "samples", "steps")
-    parts = [_spanned(runs, f"budget.{unit}", lambda value, unit=unit: f"{value:g} {unit}") for unit in units]
+    parts = [_spanned(runs, f"budget.{unit}", lambda value, unit=unit: f"{value} {unit}") for unit in units]
     parts.append(_spanned(runs, "budget.time_s", duration, str, duration))
     return f"budget {text}" if (text := _joined(", ", parts)) else ""
 
@@ -222,7 +224,7 @@ def _spanned(
     key: str,
     text: ValueText,
     several: Callable[[str], str] | None = None,
-    each: ValueText = lambda value: f"{value:g}",
+    each: ValueText = plain_number,
 ) -> str:
     """Return the text of a number; of several the text of their list, or of the smallest and the largest.
 
@@ -231,8 +233,9 @@ def _spanned(
     if not values or any(number(value) != value for value in values):
         return ""
     if len(distinct := sorted(set(values))) == 1:
-        single = text(distinct[0])
-        return single.removesuffix("s") if key == "nodes" and distinct[0] == 1 else single
+        if key not in _COUNTS:
+            return text(distinct[0])
+        return text(_Listed(plain_number(distinct[0]))).removesuffix("s" * (distinct[0] == 1))
     listed = _listed(distinct, each)
     return several(listed) if several else text(_Listed(listed))
 

@@ -29,7 +29,7 @@ from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, logarithmic, wrapped
-from dsgd.safe_text import lines_for_terminal
+from dsgd.safe_text import counted, lines_for_terminal
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
 # An algorithm has the same colour in every figure; those of users come after ours.
@@ -218,7 +218,7 @@ def common(runs: Sequence[Run]) -> str:
     model, data = shared([run.chosen("model") for run in runs]), shared([run.chosen("data") for run in runs])
     nodes, batch = shared([run.nodes for run in runs]), shared([run.setting("batch_size") for run in runs])
     parts = [shared([run.chosen("algo") for run in runs]), " on ".join(part for part in (model, data) if part)]
-    parts += [f"{nodes} node" + "s" * (nodes != 1)] if nodes else []
+    parts += [counted(nodes, "node")] if nodes else []
     parts += [f"batch size {batch} per node"] if batch else []
     return ", ".join(part for part in parts if part)
 

@@ -30,7 +30,7 @@ from dsgd.runner.plan import Plan
 from dsgd.runner.progress import ProgressLine
 from dsgd.runner.resume import ENDED, Checkpoint
 from dsgd.runner.values import ConfigError
-from dsgd.safe_text import for_terminal
+from dsgd.safe_text import counted, for_terminal
 
 LOOK_S = 0.1  # between two updates of the progress line
 
@@ -211,8 +211,8 @@ def completed_line(experiment: Experiment, summary: Mapping[str, Any]) -> str:
     several = len(experiment.sample_limits) + (experiment.budget.time_s is not None) > 1
     if not (several and ended_by.startswith("budget.")):
         return ""
-    limit = f"{getattr(experiment.budget, ended_by.removeprefix('budget.')):g}"
-    return f"{summary['algo']}: completed after {summary['steps']} steps, ended by {ended_by}={limit}"
+    limit = f"{getattr(experiment.budget, ended_by.removeprefix('budget.')):.15g}"
+    return f"{summary['algo']}: completed after {counted(summary['steps'], 'step')}, ended by {ended_by}={limit}"
 
 
 def _extended(plan: Plan) -> dict[str, Any]:

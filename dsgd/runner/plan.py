@@ -25,6 +25,7 @@ from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import EngineOptions, RunConfig, configure
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.runner.values import ConfigError, prefixed
+from dsgd.safe_text import counted
 
 PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
 # Models that have been found to fit their data, and the shapes of their parameters.
@@ -106,12 +107,12 @@ def tightest(experiment: Experiment) -> str:
     key = min(limits, key=lambda key: limits[key])
     first = limits[key]
     later = [f"{other}={_limit(experiment, other)}" for other, samples in limits.items() if samples > first]
-    lasts = f"ends the run after {experiment.steps_in(first)} steps, before {' and '.join(later)}"
+    lasts = f"ends the run after {counted(experiment.steps_in(first), 'step')}, before {' and '.join(later)}"
     return f"{key}={_limit(experiment, key)} {lasts}; {key}=null lifts it"
 
 
 def _limit(experiment: Experiment, key: str) -> str:
-    return f"{getattr(experiment.budget, key.removeprefix('budget.')):g}"
+    return f"{getattr(experiment.budget, key.removeprefix('budget.')):.15g}"
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsgd.experiment import Experiment
 from dsgd.host.terminal import bar_console
-from dsgd.safe_text import for_terminal
+from dsgd.safe_text import for_terminal, plain_number
 
 EVERY_S = 30.0  # of host time, between two lines of a log
 
@@ -70,9 +70,10 @@ class ProgressLine:
             return
         parts = [f"epoch {mark['epoch']:.1f}"]
         if self._samples_budget:
-            parts[0] += f" of {self._samples_budget / self._epoch_samples:.3g}"
+            epochs = self._samples_budget / self._epoch_samples
+            parts[0] += f" of {epochs:.3g}" if epochs < 100 else f" of {epochs:,.0f}"
         if self._time_budget:
-            parts.append(f"{mark['time_s']:.4g} of {self._time_budget:g} s {self._clock}")
+            parts.append(f"{mark['time_s']:.4g} of {plain_number(self._time_budget)} s {self._clock}")
         if accuracy is not None:
             parts.append(f"accuracy {accuracy:.3f}")
         elif loss is not None:

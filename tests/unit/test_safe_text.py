@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import unicodedata
 from pathlib import Path
@@ -13,7 +14,17 @@ from rich.console import Console
 from dsgd.engines.dist.coordinator.messages import PRINTED_LIMIT
 from dsgd.engines.dist.frames import printable
 from dsgd.report.table_layout import ReportTable
-from dsgd.safe_text import FORMULA, for_csv, for_html, for_latex, for_markdown, for_terminal, lines_for_terminal
+from dsgd.safe_text import (
+    FORMULA,
+    counted,
+    for_csv,
+    for_html,
+    for_latex,
+    for_markdown,
+    for_terminal,
+    lines_for_terminal,
+    plain_number,
+)
 from tests.support.each_row import each_row
 
 HOSTILE = [
@@ -79,3 +90,14 @@ def test_a_table_on_every_medium(name: str, tmp_path: Path) -> None:
 @each_row("text", HOSTILE)
 def test_what_another_process_says(text: str) -> None:
     assert is_calm(printable(text, PRINTED_LIMIT))
+
+
+def test_counts_are_written_as_people_read_them() -> None:
+    assert [counted(count, "step") for count in (0, 1, 2, 100_000)] == ["0 steps", "1 step", "2 steps", "100,000 steps"]
+    assert [plain_number(value) for value in (0.25, 16_000, 1e6, math.inf, 1e20)] == [
+        "0.25",
+        "16000",
+        "1,000,000",
+        "inf",
+        "1e+20",
+    ]

@@ -26,8 +26,8 @@ from dsgd.engines.sim.servers import ServerFailures, Servers
 from dsgd.experiment import Experiment
 from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.optim.optimizer import remembered
-from dsgd.problem.state import mean
 from dsgd.problem.problem import Problem
+from dsgd.problem.state import mean
 from dsgd.streams import stream
 from dsgd.worker import (
     AllReduceMean,

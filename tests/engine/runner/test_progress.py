@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from dsgd.runner.life import completed_line
+from dsgd.runner.plan import tightest
 from dsgd.runner.progress import ProgressLine
 from tests.support.simulate import experiment
 
@@ -39,3 +41,20 @@ def test_a_line_says_what_the_run_is_limited_by_and_measured_in(capsys: pytest.C
     with progress:
         progress.measured(mark(0.5, None, time_s=1.5), wall_s=2.0)
     assert capsys.readouterr().err == "sync: epoch 0.5, 1.5 of 4 s of training, loss 1.25, 2 s\n"
+
+
+def test_limits_are_whole_numbers_without_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ("budget.epochs=100000", "budget.time_s=1000000")
+    progress = ProgressLine(experiment("algo=gossip", *limits), "gossip", "virtual")
+    with progress:
+        progress.measured(mark(1, 0.5), wall_s=2.0)
+    assert "epoch 1.0 of 100,000, 0 of 1,000,000 s virtual, " in capsys.readouterr().err
+
+
+def test_what_ended_a_run_is_counted_in_words() -> None:
+    limited = experiment("algo=gossip", "budget.epochs=null", "budget.steps=1", "budget.samples=1000000")
+    summary = {"ended_by": "budget.steps", "algo": "gossip", "steps": 1}
+    assert completed_line(limited, summary) == "gossip: completed after 1 step, ended by budget.steps=1"
+    assert tightest(limited) == (
+        "budget.steps=1 ends the run after 1 step, before budget.samples=1000000; budget.steps=null lifts it"
+    )

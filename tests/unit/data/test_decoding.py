@@ -144,6 +144,15 @@ def test_samples_keep_their_type_and_tensors_are_not_copied(capsys: pytest.Captu
     assert "60 and 60 samples in memory, as they are" in capsys.readouterr().err
 
 
+def test_what_the_data_take_is_said_once_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the runs that are measured; those that tune take no sample of the test set, and have the same in memory."""
+    tuning = {"validation": 0.2, "evaluate": "validation"}
+    with sharing({}):
+        for options in (None, tuning, None, tuning):
+            config("images", options=options, kind="bytes").load(1, 5, 0, torch.float32)
+    assert capsys.readouterr().err.count("in memory") == 1
+
+
 def test_all_runs_of_a_command_read_every_sample_once() -> None:
     """And a few of them twice more, to see whether they stay as they are."""
     READ.clear()

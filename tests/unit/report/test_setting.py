@@ -8,6 +8,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dsgd.cli.comparison_result import ComparisonResult, report
+from dsgd.contest.options import CompareOptions
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.comparison import compare, comparison_figure, comparison_table
 from dsgd.report.contest import contest
@@ -71,6 +75,15 @@ def test_time_budgets_that_differ_are_listed_as_times_also_where_some_runs_have_
     for i in range(6):
         write_record(tmp_path / "many" / f"{i}", "gossip", budget={"epochs": None, "time_s": 1.0 + i})
     assert "; budget 1 s to 6 s; " in setting_text(find_runs([tmp_path / "many"]))
+
+
+def test_a_count_is_singular_for_one_and_has_no_exponent(tmp_path: Path):
+    one, many = ({"epochs": None, "steps": count} for count in (1, 1_000_000))
+    for i, budget in enumerate((one, many)):
+        write_record(tmp_path / f"{i}", "gossip", budget=budget)
+    assert "; budget 1 step; " in setting_text(find_runs([tmp_path / "0"]))
+    assert "; budget 1,000,000 steps; " in setting_text(find_runs([tmp_path / "1"]))
+    assert "; budget 1 or 1,000,000 steps; " in setting_text(find_runs([tmp_path]))
 
 
 def test_a_gradient_time_that_was_measured_is_said_to_be(tmp_path: Path):
@@ -167,3 +180,15 @@ def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
     text = setting_text(find_runs([write_record(tmp_path / "a", "sync", **odd)]))
     assert "optimizer.momentum ['x']" in text
     assert whole_setting([]) == {"setting": "", "shared": {}, "runs": []}
+
+
+def test_a_comparison_prints_setting_and_tuning_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """On the terminal, though verdict.txt and the table below have both; a page has the setting below its table."""
+    found = [contender("sync, 8 nodes", [10, 12, 11]), contender("sync, 16 nodes", [8, 9, 8], nodes=16)]
+    report(ComparisonResult(tmp_path, CompareOptions(), [], found, []), "wide", str(tmp_path / "page.html"), None)
+    printed, verdict = capsys.readouterr().out, (tmp_path / "verdict.txt").read_text()
+    assert "scaling: " in printed
+    for line in ("setting: ", "tuned for each contender"):
+        assert printed.count(line) == verdict.count(line) == (tmp_path / "contest.md").read_text().count(line) == 1
+    page = re.sub("<svg.*?</svg>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL)
+    assert page.count("setting: ") == page.count("tuned for each contender") == 1

@@ -325,7 +325,8 @@ class RunMonitor:
         if self.phase.is_over:
             return
         member.lost = True
-        line = f"{member.name} {how}" + (f" after {member.steps} steps" if self.phase.name == "training" else "")
+        when = f" after {member.steps} step{'s' * (member.steps != 1)}" if self.phase.name == "training" else ""
+        line = f"{member.name} {how}{when}"
         needed = member.is_server or self._experiment.algo.lockstep or not self.members.live_workers
         if self.phase.name == "starting":
             self._fail(line, member.name)

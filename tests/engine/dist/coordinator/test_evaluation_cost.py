@@ -74,9 +74,9 @@ def test_evaluations_give_way_to_workers() -> None:
 
     def evaluate() -> int:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            limits, devices = Limits(60.0, 1.0), dict.fromkeys(range(2), ("cpu",))
+            devices = dict.fromkeys(range(2), ("cpu",))
             address = listener.getsockname()
-            job = ProcessJob(experiment, build_problem(experiment), address, TOKEN, limits, 1, devices)
+            job = ProcessJob(experiment, build_problem(experiment), address, TOKEN, 60.0, 1.0, 1, devices)
             of = Coordinator(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
             of.listen()
             next(of.run(lambda: False, print))
