@@ -4,11 +4,14 @@ and write counts as people read them."""
 from __future__ import annotations
 
 import html
+import re
 from typing import Any
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins a formula
 _MARKDOWN = {"\\": r"\\", "|": r"\|", "`": r"\`", "<": "&lt;", "](": r"]\("}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", '"': "''"}
+_LATEX |= {"×": r"\(\times\)", "±": r"\(\pm\)", "µ": r"\(\mu\)", "–": "--"}
 _LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
@@ -61,8 +64,9 @@ def for_html(text: str) -> str:
 
 
 def for_latex(text: str) -> str:
-    """Return a text in which LaTeX finds no command and no end of a line."""
-    return "".join(_LATEX.get(character, character) for character in for_terminal(text))
+    """Return a text that LaTeX prints as it is, in any of its font encodings."""
+    safe = "".join(_LATEX.get(character, character) for character in for_terminal(text).replace("--", "-\u200b-"))
+    return re.sub(r"(?<![\w.])-(?=\d)", r"\\(-\\)", safe.replace("\u200b", "{}"))
 
 
 def plain_number(value: float) -> str:

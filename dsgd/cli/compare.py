@@ -19,7 +19,7 @@ from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, f
 from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.own_script import show_use
-from dsgd.cli.plot import LOG_HELP, log_axes
+from dsgd.cli.plot import CAPTION_HELP, LOG_HELP, log_axes
 from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
 from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
@@ -30,6 +30,7 @@ from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
 from dsgd.record.written import write_atomically
+from dsgd.report.look import WIDTHS, Look
 from dsgd.report.units import without_units
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
 from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
@@ -40,7 +41,6 @@ SETTING, SETTING_BYTES = "comparison.json", 2**20
 FREE_TO_CHANGE = (
     "seeds", "whatif", "crossing", "bracket", "node_hour", "egress_gb", "verdict", "on", "tune_values",
 )  # fmt: skip
-WIDTHS = ("single", "double", "wide")
 
 EXAMPLES = """\
     dsgd-compare algo=sync,gossip,easgd nodes=8,16 data=shapes model=resnet8 target.accuracy=0.9
@@ -61,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_file(Path(typed.html), "--html")
         if typed.script is not None:
             check_file(Path(typed.script), "--script")
-        log = log_axes(typed.log)
+        look = Look(typed.width, log=log_axes(typed.log), captions=not typed.no_caption)
         with (
             sharing({}),  # the data of a user's function are loaded once, and what they take is said once
             compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir) as result,
         ):
-            report(result, typed.width, typed.html, log)
+            report(result, look, typed.html)
             show_use(winner(result), typed.script)
 
     return ended("dsgd-compare", work)
@@ -81,9 +81,10 @@ def parser() -> argparse.ArgumentParser:
     )
     command_line.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
     command_line.add_argument(
-        "--width", choices=WIDTHS, default="wide", help="width of the figure (default: %(default)s)"
+        "--width", choices=tuple(WIDTHS), default="wide", help="width of the figure (default: %(default)s)"
     )
     command_line.add_argument("--log", metavar="AXES", help=LOG_HELP)
+    command_line.add_argument("--no-caption", action="store_true", help=CAPTION_HELP)
     command_line.add_argument("--html", metavar="FILE", help="also write a page for a browser")
     command_line.add_argument(
         "--script", metavar="FILE", help="write a training script for torchrun that uses the winner"

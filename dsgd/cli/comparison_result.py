@@ -12,6 +12,7 @@ from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import working_range
 from dsgd.host.terminal import table_console
 from dsgd.record.reader import Run
+from dsgd.report.look import Look
 
 if TYPE_CHECKING:
     from dsgd.report.contest import Contender
@@ -32,17 +33,16 @@ class ComparisonResult:
     overtaking: Overtaking | None = None
 
 
-def report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> None:
-    """Print tables, verdict and answers, and write them and the figures into the folder. html: the path of a page. log:
-    the logarithmic axes; None: by the values."""
-    known = _report(result, width, html, log)
+def report(result: ComparisonResult, look: Look, html: str | None) -> None:
+    """Print tables, verdict and answers, and write them and the figures into the folder. html: the path of a page."""
+    known = _report(result, look, html)
     if result.options.verdict == "front":
-        _report_front(result, width)
+        _report_front(result, look)
     if result.cells:
-        _report_map(result, width, known)
-    _report_scaling(result, width, known)
+        _report_map(result, look, known)
+    _report_scaling(result, look, known)
     if result.overtaking is not None:
-        _report_crossing(result.overtaking, result.folder, width, known)
+        _report_crossing(result.overtaking, result.folder, look, known)
 
 
 def winner(result: ComparisonResult) -> Mapping[str, Any]:
@@ -67,9 +67,8 @@ def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]])
     return contenders
 
 
-def _report(result: ComparisonResult, width: str, html: str | None, log: Collection[str] | None) -> list[str]:
-    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page. log:
-    the logarithmic axes; None: by the values.
+def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]:
+    """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page.
 
     Returns the lines below the table, which no other table has to repeat."""
     from dsgd.report.contest import contest
@@ -77,7 +76,7 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
     from dsgd.report.contest_table import contest_table
 
     prices, deciding = result.options.prices, result.options.deciding_prices
-    verdict = write_contest(result.contenders, result.folder, prices, width, log=log, by_cost=deciding is not None)
+    verdict = write_contest(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
     standings = contest(result.contenders, deciding)
     table = contest_table(standings, prices)
     table.print(table_console())
@@ -88,21 +87,25 @@ def _report(result: ComparisonResult, width: str, html: str | None, log: Collect
         from dsgd.record.written import write_atomically
         from dsgd.report.page import page_text
 
-        figures = page_figures(result.contenders, log, deciding)
+        figures = page_figures(result.contenders, look.log, deciding)
         page = page_text(standings.runs, verdict, figures, contender_series(standings))
         write_atomically(Path(html), page.encode())
         print(f"page: {html}")
     return known
 
 
-def _report_map(result: ComparisonResult, width: str, known: Collection[str]) -> None:
+def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print who wins under other conditions, and write the map into the folder. known: lines that stand above."""
     from dsgd.report.contest import contest
+    from dsgd.report.setting import value_text
+    from dsgd.report.units import quantity
     from dsgd.report.winner_map import map_cell, write_map
 
     whatif = result.options.whatif or {}
     axes = result.options.varied or list(whatif)[:1]
-    fixed = [f"{key}={values[0]}" for key, values in whatif.items() if key not in axes]
+    others = {key: value_text(values[0]) for key, values in whatif.items() if key not in axes}
+    named = [(quantity(key, [text]), text) for key, text in others.items()]
+    fixed = [f"{axis.label}: {axis.text(text)}" for axis, text in named]
     shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
@@ -113,13 +116,13 @@ def _report_map(result: ComparisonResult, width: str, known: Collection[str]) ->
     ]
     notes = ["values chosen under the conditions of the comparison are kept", *fixed]
     measured = [run for cell in result.cells for of_contender in cell.runs.values() for run in of_contender]
-    table = write_map(shown_cells, result.folder / "whatif", width, notes=notes, runs=measured)
+    table = write_map(shown_cells, result.folder / "whatif", look, notes=notes, runs=measured)
     print()
     table.print(table_console(), known)
     print(f"map: {result.folder / 'whatif.png'}")
 
 
-def _report_front(result: ComparisonResult, width: str) -> None:
+def _report_front(result: ComparisonResult, look: Look) -> None:
     """Print who is beaten by no other in both time and cost, and draw it."""
     from dsgd.report.style import NoData
     from dsgd.report.tradeoffs import write_front
@@ -127,14 +130,14 @@ def _report_front(result: ComparisonResult, width: str) -> None:
     prices = result.options.prices
     assert prices is not None  # CompareOptions has checked it
     try:
-        sentence = write_front(result.contenders, prices, result.folder / "front", width)
+        sentence = write_front(result.contenders, prices, result.folder / "front", look)
     except NoData as error:
         print(f"front: {error}")
         return
     print(f"{sentence}\nfront: {result.folder / 'front.png'}")
 
 
-def _report_scaling(result: ComparisonResult, width: str, known: Collection[str]) -> None:
+def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone. known:
     lines that stand above."""
     from dsgd.report.scaling import contender_scalings, write_scaling
@@ -149,7 +152,7 @@ def _report_scaling(result: ComparisonResult, width: str, known: Collection[str]
     if not scalings or contenders[0].runs[0].target is None:
         return
     try:
-        table = write_scaling(scalings, result.folder / "scaling", width)
+        table = write_scaling(scalings, result.folder / "scaling", look)
     except NoData as error:
         print(f"scaling: {error}")
         return
@@ -158,11 +161,11 @@ def _report_scaling(result: ComparisonResult, width: str, known: Collection[str]
     print(f"scaling: {result.folder / 'scaling.png'}")
 
 
-def _report_crossing(overtaking: Overtaking, folder: Path, width: str, known: Collection[str]) -> None:
+def _report_crossing(overtaking: Overtaking, folder: Path, look: Look, known: Collection[str]) -> None:
     """Print where one contender overtakes the other, and write it into the folder. known: lines that stand above."""
     from dsgd.report.tradeoffs import write_overtaking
 
-    table = write_overtaking(overtaking, folder / "crossing", width)
+    table = write_overtaking(overtaking, folder / "crossing", look)
     print()
     table.print(table_console(), known)
     print(f"crossing: {folder / 'crossing.png'}")

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import command_parser, exit_status
 from dsgd.cli.folders import check_file, check_writable
 from dsgd.host.terminal import table_console
+from dsgd.report.look import AXES, FORMATS, WIDTHS, Look
 from dsgd.safe_text import for_terminal
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from dsgd.record.reader import Run
 
-FORMATS = ("png", "svg", "pdf")
-WIDTHS = ("single", "double", "wide")
 PIPE_WIDTH = 1000  # characters of a line: a file or a pipe has no width to keep to
 X_AXES = ("time", "epochs", "bytes", "samples")
-LOG_AXES = ("x", "y")
+CAPTION_HELP = "write each figure's caption beside it, as FIGURE.txt, instead of below it"
 LOG_HELP = "logarithmic axes: x, y, x,y or none (default: those whose values span a decade, and those of errors)"
 
 
@@ -34,23 +34,24 @@ def run(argv: Sequence[str]) -> int:
     """Run a command line; returns 0. Raises ValueError, of one line, for what cannot be drawn."""
     options = _parser().parse_args(argv)
     formats = _choices("--format", options.format, FORMATS)
-    (width,) = _choices("--width", options.width, WIDTHS, several=False)
-    log = log_axes(options.log)
+    (width,) = _choices("--width", options.width, tuple(WIDTHS), several=False)
+    look = Look(width, formats, log_axes(options.log), not options.no_caption)
     if options.html:
-        for name in ("y", "x", "only", "log"):
+        for name in ("y", "x", "only", "log", "no_caption"):
             if getattr(options, name):
-                raise ValueError(f"--html must not be given with --{name}: the page has its own curves")
+                option = name.replace("_", "-")
+                raise ValueError(f"--html must not be given with --{option}: the page has its own curves")
         check_file(Path(options.html), "--html")
         return _write_page(options.runs, Path(options.html))
     check_writable(Path(options.out), "--out")
     if options.y is not None:
-        return _compare(options, formats, width, log)
+        return _compare(options, look)
     for name in ("lines", "panels", "best_over", "base"):
         if getattr(options, name):
             raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
     x_axes = _choices("--x", options.x or "time,epochs,bytes", X_AXES)
     only = _choices("--only", options.only, _names(x_axes)) if options.only else []
-    return _plot(options.runs, Path(options.out), formats, x_axes, only, width, log)
+    return _plot(options.runs, Path(options.out), look, x_axes, only)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         "with --y: one of them, or a key",
     )
     parser.add_argument("--log", metavar="AXES", help=LOG_HELP)
+    parser.add_argument("--no-caption", action="store_true", help=CAPTION_HELP)
     parser.add_argument(
         "--only", metavar="NAMES", help="draw these figures only: overview, idle, ...; several with commas"
     )
@@ -92,7 +94,7 @@ def log_axes(text: str | None) -> list[str] | None:
     if text is None:
         return None
     axes = [] if text == "none" else text.split(",")
-    if not set(axes) <= set(LOG_AXES):
+    if not set(axes) <= set(AXES):
         raise ValueError(f"--log must be x, y, x,y or none, got {text!r}")
     return axes
 
@@ -112,7 +114,7 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
     return chosen
 
 
-def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, log: Collection[str] | None) -> int:
+def _compare(options: argparse.Namespace, look: Look) -> int:
     """Draw the figure that `--y` asks for, and write its table."""
     if options.x is None:
         raise ValueError(f"--y needs --x: {', '.join(X_AXES)} or a key")
@@ -121,7 +123,7 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
     runs, out = _read(options.runs), Path(options.out)
 
     from dsgd.report.comparison import check_field, compare, comparison_figure, comparison_table
-    from dsgd.report.style import drawing, save
+    from dsgd.report.style import write_figure
 
     check_field(runs, options.y)
     lines = options.lines.split(",") if options.lines else []
@@ -130,17 +132,18 @@ def _compare(options: argparse.Namespace, formats: Sequence[str], width: str, lo
     )
     name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
     table = comparison_table(comparison)
-    with drawing(width, log):
-        figure = comparison_figure(comparison)
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            written = [out / f"{name}.{kind}" for kind in formats]
-            for path in written:
-                save(figure, path)
-            if options.x not in X_AXES:
-                written += table.write(out / name)
-        except OSError as error:
-            raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
+
+    def figure() -> Figure:
+        drawn = comparison_figure(comparison)
+        out.mkdir(parents=True, exist_ok=True)  # not where there is nothing to draw
+        return drawn
+
+    try:
+        written = write_figure(figure, out / name, look)
+        if options.x not in X_AXES:
+            written += table.write(out / name)
+    except OSError as error:
+        raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
     if options.x not in X_AXES:
         table.print(table_console(PIPE_WIDTH))
         print()
@@ -173,15 +176,7 @@ def _write_page(paths: Sequence[str], file: Path) -> int:
     return 0
 
 
-def _plot(
-    paths: Sequence[str],
-    out: Path,
-    formats: Sequence[str],
-    x_axes: Sequence[str],
-    only: Sequence[str],
-    width: str,
-    log: Collection[str] | None,
-) -> int:
+def _plot(paths: Sequence[str], out: Path, look: Look, x_axes: Sequence[str], only: Sequence[str]) -> int:
     from dsgd.report.prediction import pairs, pairs_table
     from dsgd.report.sentences import verdict
     from dsgd.report.table import summary_table
@@ -196,7 +191,7 @@ def _plot(
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = [path for name, table in tables.items() for path in table.write(out / name)]
-        figures, missing = draw(runs, out, formats, x_axes, only, width, log)
+        figures, missing = draw(runs, out, look, x_axes, only)
     except OSError as error:
         raise ValueError(f"--out must be a folder that can be written, got {out} ({error.strerror})") from error
 

@@ -23,6 +23,7 @@ from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multi
 from dsgd.report.curves import NOTE as GREY
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
+from dsgd.report.look import WIDE, Look
 from dsgd.report.sentences import contest_verdict
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import (
@@ -38,7 +39,7 @@ from dsgd.report.sheet import (
     wrapped,
 )
 from dsgd.report.sheet import NOTE as ARROWS
-from dsgd.report.style import FORMATS, annotate, drawing, finish, named_styles, svg_text, write_figure
+from dsgd.report.style import annotate, drawing, finish, named_styles, svg_text, write_figure
 from dsgd.report.time_to_target import unsmoothed_note
 from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
@@ -166,7 +167,7 @@ def _legend(contest: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
 
 
 def _draw_scores(axes: Axes, contest: Contest) -> None:
-    """Draw a row per contender: median, interval, seeds. Who missed the goal has a hollow arrow at the limit."""
+    """Draw a row per contender: median, interval, seeds. Who missed the goal has an arrow at the limit."""
     scores = _reached(contest)
     limits = [bound.limit for standing in contest.standings if (bound := _bound(contest, standing)) is not None]
     largest = max([*scores, *limits], default=1.0)
@@ -186,7 +187,7 @@ def _draw_scores(axes: Axes, contest: Contest) -> None:
         if standing.missed:
             text = _missed(standing, bound, contest.unit)
             at_edge: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-            axes.annotate(text, (1, row), (7, 0), color=style["color"], fontsize="small", va="center", **at_edge)
+            axes.annotate(text, (1, row), (10, 0), color=style["color"], fontsize="small", va="center", **at_edge)
     name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in contest.standings])
     timed = contest.goal.level is not None
     label = time_label(contest.runs) if contest.prices is None else f"cost ({contest.prices.text})"
@@ -202,7 +203,7 @@ def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], l
     if score.low < score.high and math.isfinite(score.low):
         axes.plot([score.low, min(score.high, limit)], [row, row], color=colour, linestyle=style["linestyle"])
     if standing.missed:
-        draw_censored(axes, limit, row, ">", color=colour)
+        draw_censored(axes, limit, row, color=colour)
     if math.isfinite(score.median):
         axes.plot([score.median], [row], color=colour, marker=style["marker"], markerfacecolor="white", linestyle="")
 
@@ -248,17 +249,14 @@ def write_contest(
     contenders: Sequence[Contender],
     out: Path,
     prices: Prices | None = None,
-    width: str = "wide",
-    formats: Sequence[str] = FORMATS,
-    log: Collection[str] | None = None,
+    look: Look = WIDE,
     by_cost: bool = False,
 ) -> str:
     """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
-    into an existing folder. prices: of a cluster. by_cost: the cost decides. width, log: of
-    `style.drawing`.
+    into an existing folder. prices: of a cluster. by_cost: the cost decides.
 
-    Returns what verdict.txt says. Raises ValueError
-    for contenders that cannot be compared, OSError for files that cannot be written."""
+    Returns what verdict.txt says. Raises ValueError for contenders that cannot be compared, OSError for files that
+    cannot be written."""
     result = contest(_with_safe_names(contenders), prices if by_cost else None)
     text = contest_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
@@ -266,7 +264,7 @@ def write_contest(
     text = lines_for_terminal("\n".join(line for line in lines if line))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
     contest_table(result, prices).write(out / "contest")
-    write_figure(lambda: contest_figure(result), out / "contest", width, formats, log)
+    write_figure(lambda: contest_figure(result), out / "contest", look)
     return text
 
 

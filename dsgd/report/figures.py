@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +16,11 @@ from dsgd.record.reader import Run, number
 from dsgd.report.curves import curves_figure, draw_curves, has_data, seeds_notes, x_axis
 from dsgd.report.interval import estimate
 from dsgd.report.labels import Series, series
+from dsgd.report.look import WIDE, Look
 from dsgd.report.prediction import Pair, median_step_s, pairs, step_s, why_no_pair
 from dsgd.report.scaling import speed_up_figure, time_to_target_figure
-from dsgd.report.sheet import name_bars, panels
-from dsgd.report.style import NoData, annotate, drawing, finish, save, styled
+from dsgd.report.sheet import RoomyLocator, name_bars, panels
+from dsgd.report.style import NoData, annotate, finish, styled, write_figure
 
 MOST_BARS = 12  # beside curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
@@ -44,30 +45,22 @@ def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure
 def draw(
     runs: Sequence[Run],
     out: Path,
-    formats: Sequence[str] = ("png",),
+    look: Look = WIDE,
     x_axes: Sequence[str] = ("time", "epochs", "bytes"),
     only: Sequence[str] = (),
-    width: str = "wide",
-    log: Collection[str] | None = None,
 ) -> tuple[list[Path], dict[str, str]]:
     """Draw every figure for which the runs have data into an existing folder; if `only` is given, of these names.
-    width, log: of `style.drawing`.
 
     Returns the files written, and for each figure not drawn the reason. Raises OSError if a file cannot be written."""
     written: list[Path] = []
     missing: dict[str, str] = {}
-    with drawing(width, log):
-        for name, make in figures(x_axes).items():
-            if only and name not in only:
-                continue
-            try:
-                figure = make(runs)
-            except NoData as reason:
-                missing[name] = str(reason)
-                continue
-            for kind in formats:
-                written.append(out / f"{name}.{kind}")
-                save(figure, written[-1])
+    for name, make in figures(x_axes).items():
+        if only and name not in only:
+            continue
+        try:
+            written += write_figure(partial(make, runs), out / name, look)
+        except NoData as reason:
+            missing[name] = str(reason)
     return written, missing
 
 
@@ -159,9 +152,9 @@ def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
         axes.text(np.nanmax([mean, largest]), row, text, va="center", fontsize="small")
     widest = axes.dataLim.x1
     axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
-    axes.set_xticks([tick for tick in axes.get_xticks() if tick <= min(100, 1.3 * widest or 1.0)])  # it is a share
-    name_bars(axes, [group.label for group in drawn])
+    axes.xaxis.set_major_locator(RoomyLocator(most=100))
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
+    name_bars(axes, [group.label for group in drawn])
 
 
 def _percent(runs: Sequence[Run], field: str) -> float:

@@ -22,10 +22,11 @@ from dsgd.report.curves import MANY, time_label
 from dsgd.report.fields import end_of, estimate_of, field_value, is_rate, is_time
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
+from dsgd.report.look import WIDE, Look
 from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
-from dsgd.report.style import FORMATS, NoData, finish, plot_band, styled, write_figure
+from dsgd.report.style import NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.time_to_target import time_to_target_s
 from dsgd.safe_text import counted, for_terminal
@@ -175,14 +176,12 @@ def scaling_table(gathered: Sequence[Series]) -> ReportTable:
     return ReportTable(heads, frozenset({"contender"}), rows, csv_rows, caption, whole=whole_setting(runs))
 
 
-def write_scaling(
-    gathered: Sequence[Series], stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
-) -> ReportTable:
+def write_scaling(gathered: Sequence[Series], stem: Path, look: Look = WIDE) -> ReportTable:
     """Write the figure as `<stem>` in each format, and the files of the table; returns the table to print.
 
     Raises NoData before anything is written, OSError for files that cannot be written."""
     table = scaling_table(gathered)
-    write_figure(lambda: scaling_figure(gathered), stem, width, formats)
+    write_figure(lambda: scaling_figure(gathered), stem, look)
     table.write(stem)
     return table
 
@@ -233,7 +232,7 @@ def _draw_speed_ups(
 def _draw_by_nodes(
     axes: Axes, gathered: Sequence[Series], values: Sequence[ByNodes], unit: str = ""
 ) -> tuple[dict[str, Line2D], list[str]]:
-    """Draw values by node count, one line each, and hollow arrows for the censored ones, in a panel; returns legend
+    """Draw values by node count, one line each, and arrows for the censored ones, in a panel; returns legend
     entries and notes. unit: of the values."""
     handles: dict[str, Line2D] = {}
     bands = len(gathered) < MANY

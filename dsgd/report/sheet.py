@@ -1,7 +1,7 @@
 """Size figures for a page, arrange panels on them, and choose which axes are logarithmic: those whose values span a
 decade, or those that the user asks for.
 
-What is censored, a target that was not reached when the runs ended, is marked by a hollow arrow at the number that is
+What is censored, a target that was not reached when the runs ended, is marked by an arrow at the number that is
 all there is to know, which points to where the true one lies, and a text like `> 40 s`."""
 
 from __future__ import annotations
@@ -21,29 +21,12 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.path import Path
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import Affine2D, ScaledTranslation
 
 from dsgd.report.interval import Estimate
-
-
-@dataclass(frozen=True)
-class Page:
-    """The size of figures. inches: width. panel_inches: height of a panel. points: of letters.
-
-    fixed: the figure has this width; else no more, and less where it has few panels."""
-
-    inches: float
-    panel_inches: float
-    points: float
-    fixed: bool
-
-
-WIDTHS = {
-    "single": Page(3.4, 2.3, 8, True),  # one column of a paper
-    "double": Page(7.0, 2.3, 8, True),  # the whole width of its page
-    "wide": Page(13.4, 3.5, 10, False),  # screens and slides
-}
-SCREEN = Page(4.8, 3.0, 9, True)  # a figure of a page for a browser, whose width it follows
+from dsgd.report.look import SCREEN, WIDTHS
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -57,7 +40,27 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.remove()
+    for panel in axes[:count]:
+        panel.xaxis.set_major_locator(RoomyLocator())
     return figure, axes[:count]
+
+
+class RoomyLocator(AutoLocator):
+    """Places ticks, none above `most`, so far apart that their labels do not cover each other on the final figure."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        super().__init__()
+        self._most = most
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        """Return the places of the ticks between two values."""
+        ticks = np.asarray(super().tick_values(vmin, vmax))
+        digit = 0.64 * letter_inches() / 0.54 / self.axis.axes.bbox.width * self.axis.axes.figure.dpi * (vmax - vmin)
+        for fewer in range(6, 1, -1):
+            if (max(len(f"{tick:.6g}") for tick in ticks) + 1) * digit <= ticks[1] - ticks[0]:
+                break
+            ticks = np.asarray(MaxNLocator(fewer, steps=[1, 2, 2.5, 5, 10]).tick_values(vmin, vmax))
+        return ticks[ticks <= self._most]
 
 
 def empty_figure(width: float, height: float) -> Figure:
@@ -94,14 +97,15 @@ def rows_height(names: Sequence[str], inches: float) -> float:
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
-    """Name horizontal bars, from the top; the figure gets as high as they need."""
+    """Name horizontal bars, from the top; the figure gets as high as they need, with the label below them."""
     figure, part, spec = axes.get_figure(root=True), axes.get_figure(root=False), axes.get_subplotspec()
     assert figure is not None
     assert part is not None
     assert spec is not None
     grid = spec.get_gridspec()
     inches = part.bbox.width / figure.dpi / grid.ncols
-    figure.set_figheight(max(figure.get_figheight(), grid.nrows * rows_height(names, inches)))
+    label = 2.4 * letter_inches() * (axes.get_xlabel().count("\n") + 3 * bool(axes.get_xlabel()))
+    figure.set_figheight(max(figure.get_figheight(), grid.nrows * (rows_height(names, inches) + label)))
     axes.set_yticks(range(len(names)), _row_texts(names, inches))
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)
@@ -111,7 +115,6 @@ def _row_texts(names: Sequence[str], inches: float) -> list[str]:
     return [wrapped(name, max(10, int(0.36 * inches / letter_inches()))) for name in names]
 
 
-AXES = ("x", "y")
 DECADE = 10.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 
 _chosen: ContextVar[Collection[str] | None] = ContextVar("logarithmic axes", default=None)
@@ -163,9 +166,11 @@ def label_decades(axis: Axis, span: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-NOTE = "hollow arrows: target not reached, the value lies beyond"
-NEAR = 0.01  # relative distance of two limits whose arrows cover each other
-_TOWARDS = {">": "^", "<": "v"}  # on a vertical axis
+NOTE = "arrows: target not reached, the value lies beyond"
+NEAR = 0.2  # relative distance of two limits that have one text
+# of a value that lies beyond its place: a shaft with a head, unlike all markers of curves
+_ARROW = Path([(0, 0), (2, 0), (1, 0.7), (2, 0), (1, -0.7)], [1, 2, 1, 2, 2])  # of 1 move to, of 2 draw to
+_DEGREES = {">": 90, "<": -90}  # on a vertical axis
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class Bound:
         return f"{self.sign} {self.limit:.3g}{unit}"
 
     def is_near(self, other: Bound) -> bool:
-        """Check that both are so close that their arrows cover each other."""
+        """Check that both are so close that one text says both."""
         return self.sign == other.sign and math.isclose(self.limit, other.limit, rel_tol=NEAR)
 
 
@@ -199,24 +204,45 @@ def is_missed(value: Estimate) -> bool:
     return math.isinf(value.median) or (value.median == 0 and value.below is not None)
 
 
-def draw_censored(axes: Axes, x: float, y: float, towards: str, **style: Any) -> Line2D:
-    """Draw the hollow arrow of a value that lies beyond a place. towards: where, one of `>`, `^` and `v`."""
-    look = {"markerfacecolor": "white", "markeredgewidth": 1.2, "linestyle": "", "clip_on": False, "zorder": 4} | style
-    (mark,) = axes.plot([x], [y], marker=towards, **look)
+def draw_censored(axes: Axes, x: float, y: float, degrees: float = 0, **style: Any) -> Line2D:
+    """Draw the arrow of a value that lies beyond a place. degrees: where, to the right by default."""
+    (mark,) = axes.plot([x], [y], clip_on=False, zorder=4, **arrow(degrees), **style)
     return mark
 
 
+def arrow(degrees: float = 0) -> dict[str, Any]:
+    """Return the style of an arrow that points to the right, or so many degrees from there."""
+    size, marker = 2.6 * float(matplotlib.rcParams["lines.markersize"]), Affine2D().rotate_deg(degrees)
+    look = {"marker": marker.transform_path(_ARROW), "markersize": size, "markerfacecolor": "none"}
+    return look | {"markeredgewidth": 1.2, "linestyle": ""}
+
+
 def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: str = "") -> None:
-    """Draw hollow arrows at limits on the vertical axis, and say each. limits: x, what is known and colour; of those at
-    nearly one place the later is around the earlier, so that both are seen. unit: behind the number."""
-    points = float(matplotlib.rcParams["lines.markersize"])
-    drawn: list[tuple[float, Bound]] = []
-    for x, bound, colour in limits:
-        nested = sum(at == x and other.is_near(bound) for at, other in drawn)
-        drawn.append((x, bound))
-        size = points * (1 + 0.9 * nested)
-        style = {"color": colour, "markersize": size, "zorder": 4 - 0.1 * nested}
-        draw_censored(axes, x, bound.limit, _TOWARDS[bound.sign], **style)
-        if not nested:
-            look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": "small"}
-            axes.annotate(bound.text(unit), (x, bound.limit), (0, 1.4 * points), **look)
+    """Draw arrows at limits on the vertical axis, those of one place side by side, and say what they are, of close ones
+    once. limits: x, what is known and colour. unit: behind the number."""
+    points, figure = float(matplotlib.rcParams["lines.markersize"]), axes.get_figure(root=True)
+    assert figure is not None
+    for x in dict.fromkeys(x for x, _, _ in limits):
+        here = [(bound, colour) for at, bound, colour in limits if at == x]
+        for i, (bound, colour) in enumerate(here):
+            aside = ScaledTranslation(1.3 * points * (i - (len(here) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
+            look = {"color": colour, "transform": axes.transData + aside}
+            draw_censored(axes, x, bound.limit, _DEGREES[bound.sign], **look)
+        for near in _close([bound for bound, _ in here]):
+            above = near[0].sign == "<"  # the text is where no arrow points to
+            least, most = near[0], near[-1]
+            further = "" if most.text() == least.text() else f" to {most.limit:.3g}"
+            at, offset = (x, (most if above else least).limit), (0, (0.6 if above else -0.6) * points)
+            style: dict[str, Any] = {"va": "bottom" if above else "top", "ha": "center", "fontsize": "small"}
+            axes.annotate(f"{least.text()}{further}{unit}", at, offset, textcoords="offset points", **style)
+
+
+def _close(bounds: Sequence[Bound]) -> list[list[Bound]]:
+    """Gather bounds whose texts would cover each other, ascending."""
+    groups: list[list[Bound]] = []
+    for bound in sorted(bounds, key=lambda bound: (bound.sign, bound.limit)):
+        if groups and groups[-1][-1].is_near(bound):
+            groups[-1].append(bound)
+        else:
+            groups.append([bound])
+    return groups

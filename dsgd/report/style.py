@@ -8,9 +8,11 @@ import string
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import matplotlib.style
 import numpy as np
@@ -27,9 +29,10 @@ from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
 from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
+from dsgd.report.look import SCREEN, WIDE, WIDTHS, Look
 from dsgd.report.setting import setting_text
-from dsgd.report.sheet import SCREEN, WIDTHS, letter_inches, logarithmic, wrapped
-from dsgd.safe_text import counted, lines_for_terminal
+from dsgd.report.sheet import letter_inches, logarithmic, wrapped
+from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
 # An algorithm has the same colour in every figure; those of users come after ours.
@@ -41,7 +44,6 @@ _COLOURS = (
     "#000000", "#c77cae", "#0b3c8c", "#e69f1a", "#b2182b", "#1f8f5f", "#56b4e9", "#7a5230", "#3c6fd8", "#5b2d8e",
     "#d55e00", "#009e9e", "#8a8f00", "#4a4a4a", "#e07a86", "#9c8ad8",
 )  # fmt: skip
-FORMATS = ("png", "svg", "pdf")
 _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
 
@@ -71,6 +73,10 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
+
+
+_captioned: ContextVar[bool] = ContextVar("captions stand in the figures", default=True)
+_beside: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()  # captions that do not
 
 
 class NoData(ValueError):
@@ -124,14 +130,18 @@ def _rest(group: Series) -> str:
 
 
 @contextmanager
-def drawing(width: str = "wide", log: Collection[str] | None = None) -> Iterator[None]:
-    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS, or `screen`. log:
-    the axes that are logarithmic, of scales.AXES; None: those whose values span a decade."""
+def drawing(width: str = "wide", log: Collection[str] | None = None, captions: bool = True) -> Iterator[None]:
+    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS, or `screen`. log,
+    captions: of a Look."""
     page = SCREEN if width == "screen" else WIDTHS[width]
     sizes = {"figure.figsize": (page.inches, page.panel_inches), "font.size": page.points}
     sizes |= {"lines.linewidth": 0.15 * page.points, "lines.markersize": 0.5 * page.points}
-    with matplotlib.style.context(["default", _SETTINGS | sizes]), logarithmic(log):
-        yield
+    token = _captioned.set(captions)
+    try:
+        with matplotlib.style.context(["default", _SETTINGS | sizes]), logarithmic(log):
+            yield
+    finally:
+        _captioned.reset(token)
 
 
 def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any) -> Line2D:
@@ -183,9 +193,11 @@ def annotate(
             title = axes.get_title() or axes.get_title("left")
             axes.set_title(f"({name}) {title}".strip(), loc="left", fontsize="medium")
             axes.set_title("")
+    below = [*time_notes(runs), *notes, setting_text(runs)]
+    if not _captioned.get():
+        return _write_below(figure, legend, [common(runs), *below], room)
     if title := textwrap.fill(common(runs), room - 4):
         figure.suptitle(title, fontsize="medium", x=0.01, ha="left")
-    below = [*time_notes(runs), *notes, setting_text(runs)]
     return _write_below(figure, legend, below, int(1.15 * room) - 4, title.count("\n"))
 
 
@@ -198,7 +210,11 @@ def add_setting(figure: Figure, runs: Sequence[Run]) -> Figure:
 def _write_below(figure: Figure, legend: Legend | None, notes: Sequence[str], columns: int, higher: int = 0) -> Figure:
     """Write notes below the panels, behind those that are there: as the heading of the legend, if there is one.
 
-    columns: letters of a line. higher: lines by which the figure grows besides."""
+    columns: letters of a line. higher: lines by which the figure grows besides. Without captions the notes are kept for
+    the file beside the figure."""
+    if not _captioned.get():
+        _beside.setdefault(figure, []).extend(note for note in notes if note)
+        return figure
     lines = [line for note in notes if note for line in textwrap.wrap(note, columns)]
     figure.set_figheight(figure.get_figheight() + 2.2 * letter_inches() * (len(lines) + higher))
     before = figure.get_supxlabel() if legend is None else legend.get_title().get_text()
@@ -255,19 +271,17 @@ def save(figure: Figure, path: Path) -> None:
     write_atomically(path, drawn.getvalue())
 
 
-def write_figure(
-    make: Callable[[], Figure],
-    stem: Path,
-    width: str = "wide",
-    formats: Sequence[str] = FORMATS,
-    log: Collection[str] | None = None,
-) -> list[Path]:
-    """Draw a figure and write it as `<stem>.<format>` in each format; returns the paths. width, log: of `drawing`.
+def write_figure(make: Callable[[], Figure], stem: Path, look: Look = WIDE, text: str = "") -> list[Path]:
+    """Draw a figure and write it as `<stem>.<format>` in each format, and as `<stem>.txt` the text and the caption that
+    does not stand in the figure, where there are any; returns the paths.
 
     Raises NoData before anything is written, OSError for files that cannot be written."""
-    with drawing(width, log):
+    with drawing(look.width, look.log, look.captions):
         figure = make()
-        paths = [stem.parent / f"{stem.name}.{kind}" for kind in formats]
+        paths = [stem.parent / f"{stem.name}.{kind}" for kind in look.formats]
         for path in paths:
             save(figure, path)
+    if lines := dict.fromkeys([*text.splitlines(), *_beside.pop(figure, [])]):
+        paths.append(stem.parent / f"{stem.name}.txt")
+        write_atomically(paths[-1], "".join(f"{for_terminal(line)}\n" for line in lines).encode())
     return paths

@@ -32,6 +32,8 @@ MISSED = (
 UNKNOWN = "?"  # an end of an interval that depends on seeds on which neither of two got there
 BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 GAP = "  "
+LATEX_LETTERS = 80  # of a line of a page of 5.5 inches, at 10 points
+LATEX_GAP = 3  # letters between two columns
 SHORTEST_NAME = 16  # characters that the first column always gets
 
 Cell = float | int | str | Estimate
@@ -142,12 +144,28 @@ class ReportTable:
         return "\n".join(lines) + "\n"
 
     def _latex(self) -> str:
-        """Return a tabular that needs no package; a column that is not wanted can be deleted with its letter."""
-        alignment = "".join("l" if heading in self.texts else "r" for heading in self.headings)
-        head, *rows = (" & ".join(map(for_latex, row)) + r" \\" for row in [self.headings, *self.cells])
-        notes = [f"% {for_terminal(line)}" for line in self.caption.split("\n") if line]
-        parts = [rf"\begin{{tabular}}{{{alignment}}}", r"\hline", head, r"\hline", *rows, r"\hline", r"\end{tabular}"]
-        return "\n".join([*notes, *parts]) + "\n"
+        """Return a tabular for booktabs; several, each with the names of the rows, where a page is not wide enough. A
+        column that is not wanted can be deleted with its letter."""
+        names = list(range(max(1, self.kept - 1)))
+        widths = [max(map(len, column)) + LATEX_GAP for column in zip(self.headings, *self.cells, strict=True)]
+        parts = [list(names)]
+        for i in range(len(names), len(self.headings)):
+            if len(parts[-1]) > len(names) and sum(widths[j] for j in [*parts[-1], i]) > LATEX_LETTERS:
+                parts.append(list(names))
+            parts[-1].append(i)
+        lines = ["% \\usepackage{booktabs}", *(f"% {for_terminal(line)}" for line in self.caption.split("\n") if line)]
+        for part in parts:
+            alignment = "".join("l" if self.headings[i] in self.texts else "r" for i in part)
+            head, *rows = (_latex_row([row[i] for i in part]) for row in [self.headings, *self.cells])
+            lines += [rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}", r"\toprule", head, r"\midrule", *rows]
+            lines += [r"\bottomrule", r"\end{tabular}", ""]
+        return "\n".join(lines)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    """Return a row; one that begins with a bracket or a star is no argument of the row before it."""
+    row = " & ".join(map(for_latex, cells))
+    return ("{}" if row.startswith(("[", "*")) else "") + row + r" \\"
 
 
 def shown(value: Cell) -> str:

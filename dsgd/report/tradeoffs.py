@@ -15,18 +15,18 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, Prices, contest, score
 from dsgd.report.contest_figure import contender_series
 from dsgd.report.contest_table import ratio_cell
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
 from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.look import WIDE, Look
 from dsgd.report.ratio import PAIRED
 from dsgd.report.sentences import Overtaking, in_sentence, overtaking_sentence, three_digits
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import label_decades, panels, scale_log, wrapped
-from dsgd.report.style import FORMATS, NoData, annotate, finish, named_styles, write_figure
+from dsgd.report.style import NoData, annotate, finish, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import EXACT_DIGITS, quantity
 from dsgd.safe_text import for_terminal, lines_for_terminal
@@ -102,14 +102,11 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     return finish(figure, result.runs, handles, [*[note] * bool(note), "grey line: the front, medians"])
 
 
-def write_front(
-    contenders: Sequence[Contender], prices: Prices, stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
-) -> str:
+def write_front(contenders: Sequence[Contender], prices: Prices, stem: Path, look: Look = WIDE) -> str:
     """Write the figure as `<stem>` in each format and the sentence as `<stem>.txt`; returns the sentence. Raises NoData
     before anything is written, OSError for files that cannot be written."""
     text = lines_for_terminal(front_sentence(front_points(contenders, prices)))
-    write_figure(lambda: front_figure(contenders, prices), stem, width, formats)
-    write_atomically(stem.with_suffix(".txt"), f"{text}\n".encode())
+    write_figure(lambda: front_figure(contenders, prices), stem, look, text)
     return text
 
 
@@ -150,17 +147,13 @@ def overtaking_figure(overtaking: Overtaking) -> Figure:
     )
 
 
-def write_overtaking(
-    overtaking: Overtaking, stem: Path, width: str = "wide", formats: Sequence[str] = FORMATS
-) -> ReportTable:
+def write_overtaking(overtaking: Overtaking, stem: Path, look: Look = WIDE) -> ReportTable:
     """Write the sentence as `<stem>.txt`, the figure as `<stem>` in each format, and the table as `.csv`, `.md`, `.tex`
     and `.setting.json`; returns the table to print. Raises OSError for files that cannot be written."""
     sentence = lines_for_terminal(overtaking_sentence(overtaking))
-    write_atomically(
-        stem.with_suffix(".txt"), f"{sentence}\n{lines_for_terminal(setting_text(overtaking.all_runs))}\n".encode()
-    )
     table = overtaking_table(overtaking, f"{sentence}\nratio: {overtaking.above} over {overtaking.below}, {PAIRED}")
-    write_figure(lambda: overtaking_figure(overtaking), stem, width, formats)
+    text = f"{sentence}\n{setting_text(overtaking.all_runs)}"
+    write_figure(lambda: overtaking_figure(overtaking), stem, look, text)
     table.write(stem)
     return table
 
@@ -170,17 +163,18 @@ def overtaking_table(overtaking: Overtaking, caption: str = "") -> ReportTable:
 
     In the CSV file each pair of runs has a line."""
     names = (overtaking.below, overtaking.above)
-    headings = [overtaking.key, "seeds", *(f"{name} (s)" for name in names), "ratio"]
+    axis = quantity(overtaking.key, [f"{value!r}" for value in overtaking.runs])
+    headings = [axis.label, "seeds", *(f"{name} (s)" for name in names), "ratio"]
     rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[overtaking.key, "seed", *(f"{name}_s" for name in ("below", "above"))]]
     for value, pairs in sorted(overtaking.runs.items()):
         sides = list(zip(*pairs, strict=True))
         times = [estimate_of(side, "time_to_target_s") for side in sides]
         text = f"{value:.{EXACT_DIGITS}g}"
-        rows.append([text, len(pairs), *times, ratio_cell(overtaking.ratio(value))])
+        rows.append([axis.text(text), len(pairs), *times, ratio_cell(overtaking.ratio(value))])
         for pair in pairs:
             csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run, overtaking.goal)) for run in pair)])
-    return ReportTable(headings, frozenset({overtaking.key}), rows, csv_rows, caption, whole=_whole(overtaking))
+    return ReportTable(headings, frozenset({axis.label}), rows, csv_rows, caption, whole=_whole(overtaking))
 
 
 def _whole(overtaking: Overtaking) -> dict[str, Any]:

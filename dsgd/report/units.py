@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from dsgd.safe_text import plain_number
+
 # of a key's name: its unit
 BY_SUFFIX = {"_s": "s", "_bytes": "bytes", "bandwidth": "bit/s", "samples": "samples", "batch_size": "samples"}
 COUNTED = "samples"  # a unit that numbers are shown with, and never written with
@@ -87,11 +89,16 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "bit/s": ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"),
     "samples": ("samples",),
 }
+_SHARES = (
+    "cluster.jitter", "cluster.jitter_persistent", "cluster.loss", "cluster.protocol_efficiency", "data.validation",
+)  # fmt: skip
+_PLAIN_GROUPS = ("", "algo", "budget", "cluster", "optimizer", "target")  # whose keys need no word for the group
 _NAMES = {
     "algo": "algorithm",
     "batch_size": "batch size per node",
     "cluster.failures.every_s": "mean time between failures of a node",
     "cluster.gradient_s": "time of a gradient",
+    "cluster.loss": "messages lost",
     "cluster.message_bytes": "message size",
     "optimizer.lr": "learning rate",
     "optimizer.weight_decay": "weight decay",
@@ -114,12 +121,14 @@ class Quantity:
     def text(self, value: str) -> str:
         """Return a value in the unit of the axis, without it: `0.1`; what is no number as it is."""
         number = _number(value)
-        return value if math.isnan(number) or not self.unit else _rounded(number / self.size, EXACT_DIGITS)
+        return value if math.isnan(number) else plain_number(float(_rounded(number / self.size, EXACT_DIGITS)))
 
 
 def quantity(key: str, values: Iterable[str]) -> Quantity:
     """Return a key for an axis with these values, in the unit that suits the middle of them."""
     name, unit = _name(key), unit_of(key)
+    if key in _SHARES:
+        return Quantity(name, "%", 0.01)
     numbers = sorted(number for value in values if (number := _number(value)) > 0 and math.isfinite(number))
     if unit is None or not numbers:
         return Quantity(name)
@@ -180,7 +189,9 @@ def _name(key: str) -> str:
         return f"gradient time of node {last}, times the others'"
     if last.isdecimal():
         return f"{_name(group)} of node {last}"
-    return _NAMES.get(key) or (_bare(last).replace("_", " ") if unit_of(key) else key)
+    spelled = _bare(last).replace("_", " ")
+    alone = unit_of(key) is not None or group in _PLAIN_GROUPS
+    return _NAMES.get(key) or (spelled if alone else f"{group.replace('.', ' ')} {spelled}")
 
 
 def _bare(name: str) -> str:

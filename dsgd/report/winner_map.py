@@ -21,10 +21,11 @@ from dsgd.record.reader import Run
 from dsgd.report.contest import Contest
 from dsgd.report.interval import NOTHING, Estimate
 from dsgd.report.labels import in_order
+from dsgd.report.look import WIDE, WIDTHS, Look
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import setting_text, value_text, whole_setting
-from dsgd.report.sheet import WIDTHS, Bound, bound_of, panels, wrapped
-from dsgd.report.style import FORMATS, add_legend, annotate, named_styles, write_figure
+from dsgd.report.sheet import Bound, bound_of, panels, wrapped
+from dsgd.report.style import add_legend, annotate, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import quantity
 
@@ -106,7 +107,7 @@ def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
     axes.set_xticks(range(len(columns)), [wrapped(across.text(text), 12) for text in columns])
     axes.set_yticks(*([range(len(rows)), [wrapped(up.text(text), 12) for text in rows]] if y_key else [[]]))
     axes.set_xlabel(across.label)
-    axes.set_ylabel(wrapped(up.label, 24))
+    axes.set_ylabel(wrapped(up.label, max(9, min(24, 6 * len(rows)))))
     return annotate(figure, [], [*_notes(cells), *notes], add_legend(figure, _legend(cells, colours)))
 
 
@@ -116,7 +117,8 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
     keys = [key for key in (x_key, y_key) if key]
     columns, lines = in_order(x for x, _ in places), in_order(y for _, y in places)
     ordered = [((x, y), places[x, y]) for y in lines for x in columns if (x, y) in places]
-    heads = [*keys, "winner", "second, times the winner's", "told apart", "cell"]
+    shown_as = [quantity(x_key, columns), quantity(y_key, lines)][: len(keys)]
+    heads = [*(axis.label for axis in shown_as), "winner", "second, times the winner's", "told apart", "cell"]
     rows: list[list[Cell]] = []
     described = ["winner", "algo", "ratio", "low", "high", "ratio_above", "distinguishable", "measured"]
     csv_rows: list[list[Any]] = [[*keys, *described]]
@@ -124,31 +126,30 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
         where, known = list(coordinates[: len(keys)]), not math.isnan(cell.ratio.median)
         apart = ("no" if cell.tie else "yes") if cell.winner else "-"
         kind = "measured" if cell.measured else "derived"
-        rows.append([*where, cell.winner or NOBODY, cell.ratio if known else "-", apart, kind])
+        shown_where = [axis.text(text) for axis, text in zip(shown_as, where, strict=True)]
+        rows.append([*shown_where, cell.winner or NOBODY, cell.ratio if known else "-", apart, kind])
         bound = bound_of(cell.ratio)
         limit = math.nan if bound is None else bound.limit
         numbers = [exact(value) for value in (cell.ratio.median, cell.ratio.low, cell.ratio.high, limit)]
         csv_rows.append([*where, cell.winner, cell.algo, *numbers, apart, str(cell.measured).lower()])
-    texts = frozenset({*keys, "winner", "told apart", "cell"})
+    texts = frozenset({*heads[: len(keys)], "winner", "told apart", "cell"})
     return ReportTable(heads, texts, rows, csv_rows, caption, kept=len(keys) + 1)
 
 
 def write_map(
     cells: Sequence[MapCell],
     stem: Path,
-    width: str = "wide",
-    formats: Sequence[str] = FORMATS,
+    look: Look = WIDE,
     notes: Sequence[str] = (),
     runs: Sequence[Run] = (),
 ) -> ReportTable:
     """Write the map as `<stem>` in each format, and its table as `.csv`, `.md`, `.tex` and, with the setting of the
     runs, `.setting.json`; returns the table to print.
 
-    runs: of all cells. width: of style.WIDTHS. Raises ValueError as `map_figure` does, OSError for files that cannot be
-    written."""
+    runs: of all cells. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
     notes = [*notes, *([setting_text(runs)] if runs else [])]
     table = replace(map_table(cells, "\n".join([*_notes(cells), *notes])), whole=whole_setting(runs))
-    write_figure(lambda: map_figure(cells, notes), stem, width, formats)
+    write_figure(lambda: map_figure(cells, notes), stem, look)
     table.write(stem)
     return table
 

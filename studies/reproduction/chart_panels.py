@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from dsgd.record.reader import Run
 from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
-from dsgd.report.sheet import Bound, bound_of, draw_limits, is_missed, label_decades
+from dsgd.report.sheet import Bound, arrow, bound_of, draw_limits, is_missed, label_decades
 from dsgd.report.sheet import panels as make_panels
 from dsgd.report.style import add_legend, annotate, named_styles, plot_band
 
@@ -86,8 +86,7 @@ def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
         has_limits = has_limits or bool(limits)
         _dress(axes, panel)
     if has_limits:
-        look = {"marker": "v", "markerfacecolor": "white", "color": REFERENCE["color"], "linestyle": ""}
-        handles[CENSORED] = Line2D([], [], **look)
+        handles[CENSORED] = Line2D([], [], color=REFERENCE["color"], **arrow(-90))
     return annotate(figure, [], notes, add_legend(figure, handles) if len(handles) > 1 else None)
 
 

@@ -57,7 +57,16 @@ def test_a_name_on_every_medium(name: str) -> None:
     assert not re.search(r"[<>\"']", for_html(name))
     assert not re.search(r"<|(?<!\\)(\\\\)*[|`]|\]\(", for_markdown(name))
     assert not re.search(r"(?<!\\)[&%$#_]", for_latex(name))
-    assert set(re.findall(r"\\[a-z]+", for_latex(name))) <= {r"\textbackslash", r"\textasciitilde", r"\textasciicircum"}
+    known = ("textbackslash", "textasciitilde", "textasciicircum", "textless", "textgreater", "textbar")
+    assert set(re.findall(r"\\([a-z]+)", for_latex(name))) <= {*known}
+    assert not re.search(r"[<>|\"`](?!{})", for_latex(name))
+
+
+def test_latex_prints_what_is_written() -> None:
+    """`<` and `>` would be inverted marks in text, two hyphens a dash, and the hyphen of a number no minus."""
+    assert for_latex("> 40 [< 3, -0.5]") == r"\textgreater{} 40 [\textless{} 3, \(-\)0.5]"
+    assert for_latex("a--b one-peer 1e-05 1.7×") == r"a-{}-b one-peer 1e-05 1.7\(\times\)"
+    assert for_latex('|"`~^\\') == r"\textbar{}''\`{}\textasciitilde{}\textasciicircum{}\textbackslash{}"
 
 
 def test_what_is_safe_stays_as_it_is() -> None:

@@ -14,6 +14,7 @@ from dsgd.report.comparison import Comparison, compare, comparison_figure, compa
 from dsgd.report.fields import field_value
 from dsgd.report.sheet import NOTE
 from dsgd.report.style import drawing
+from tests.support.arrows import direction
 from tests.support.each_row import each_row
 from tests.support.records import rewrite, write_record
 
@@ -120,7 +121,7 @@ def test_curves_have_panels_too(grid: list[Run]):
 
 
 def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: Path):
-    """A hollow arrow where the runs ended; of its speed-up where it would be at most, never at 0."""
+    """An arrow where the runs ended; of its speed-up where it would be at most, never at 0."""
     for nodes in (2, 4, 8):
         folder = write_record(tmp_path / str(nodes), "sync", nodes=nodes)
         if nodes == 8:
@@ -136,14 +137,14 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     assert [len(line.get_xdata()) for line in drawn] == [2, 1]  # pyright: ignore
     end = next(run for run in runs if run.nodes == 8).final("time_s")
     assert [list(np.asarray(part)) for part in arrow.get_data()] == [[8], [end]]
-    assert (arrow.get_marker(), arrow.get_markerfacecolor()) == ("^", "white")
+    assert direction(arrow) == "^"
     assert [text.get_text() for text in figure.axes[0].texts] == [f"> {end:.3g} s"]
     assert NOTE in figure.legends[0].get_title().get_text()
     faster = comparison_figure(compare(runs, "time_to_target_s", "nodes", base="algo=sync,nodes=2"))
     base = field_value(next(run for run in runs if run.nodes == 2 and run.algorithm == "sync"), "time_to_target_s")
     *drawn, arrow = faster.axes[0].lines
     assert 0 not in [y for line in drawn for y in np.asarray(line.get_ydata())]
-    assert (arrow.get_marker(), np.asarray(arrow.get_ydata()).tolist()) == ("v", [pytest.approx(base / end)])
+    assert (direction(arrow), np.asarray(arrow.get_ydata()).tolist()) == ("v", [pytest.approx(base / end)])
     assert [text.get_text() for text in faster.axes[0].texts] == [f"< {base / end:.3g}"]
 
 

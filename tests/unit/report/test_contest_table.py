@@ -11,6 +11,7 @@ import pytest
 from dsgd.report.contest import Contest, Prices, contest
 from dsgd.report.contest_figure import write_contest
 from dsgd.report.contest_table import contest_table
+from dsgd.report.look import Look
 from dsgd.report.table_layout import MISSED
 from tests.support.contenders import contender
 
@@ -73,11 +74,11 @@ def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
         contender("gossip, 24 nodes", [18.0, 15.0, 16.5, 18.0, 15.0, 16.5], nodes=24),
     ]
     prices = Prices(node_hour=2.0)
-    by_time = write_contest(contenders, tmp_path, prices, formats=["svg"])
+    by_time = write_contest(contenders, tmp_path, prices, Look(formats=["svg"]))
     assert by_time.startswith(
         "gossip (24 nodes) reaches a test accuracy of 0.9 first, after 16.5 s; sync (8 nodes) takes 2.0 times as long"
     )
-    by_cost = write_contest(contenders, tmp_path, prices, formats=["svg"], by_cost=True)
+    by_cost = write_contest(contenders, tmp_path, prices, Look(formats=["svg"]), by_cost=True)
     assert by_cost.startswith(
         "sync (8 nodes) reaches a test accuracy of 0.9 at the least cost, 0.147; that of gossip (24 nodes) is 1.5 "
         "times as high."
@@ -108,7 +109,7 @@ def test_the_ratio_of_the_first_to_itself_is_one_also_where_it_missed_the_target
 
 
 def test_the_csv_has_a_line_per_run_with_all_digits_and_every_differing_key(tmp_path: Path, found: Contest):
-    write_contest([one.contender for one in found.standings], tmp_path, Prices(2.0), formats=("svg",))
+    write_contest([one.contender for one in found.standings], tmp_path, Prices(2.0), Look(formats=["svg"]))
     with (tmp_path / "contest.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert len(lines) == 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,13 +16,17 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from dsgd.record.reader import find_runs
+from dsgd.record.reader import Run, find_runs
 from dsgd.report.curves import curves_figure, median_curve, time_label, x_axis
 from dsgd.report.figures import draw, figures, overview
 from dsgd.report.labels import series
+from dsgd.report.look import WIDTHS, Look
 from dsgd.report.scaling import speed_up_figure
-from dsgd.report.sheet import WIDTHS, wants_log
+from dsgd.report.setting import setting_text
+from dsgd.report.sheet import wants_log
 from dsgd.report.style import NoData, curve_style, curve_styles, drawing
+from tests.support.each_row import each_row
+from tests.support.overlaps import overlaps
 from tests.support.records import write_all, write_record
 
 
@@ -115,10 +120,51 @@ def test_at_print_size_nothing_is_clipped_and_letters_are_readable(tmp_path: Pat
                     assert min(room) >= -1 or text in outside_ticks(figure), (name, text.get_text())
 
 
+@each_row("seconds", [1e-6, 1.0, 1e3, 1e9])
+@each_row("width", WIDTHS)
+def test_no_label_covers_another(width: str, seconds: float, tmp_path: Path):
+    """Of long names in a narrow panel, and of times with many digits."""
+    runs = [
+        at_speed(find_runs([write_record(tmp_path / f"{algo}{nodes}", algo, nodes=nodes)])[0], seconds)
+        for algo in ("sync", "easgd", "downpour", "gossip", "dpsgd")
+        for nodes in (8, 1024)
+    ]
+    with drawing(width):
+        for name in ("overview", "loss_time", "loss_bytes", "idle"):
+            assert overlaps(figures(("time", "bytes"))[name](runs)) == [], name
+
+
+def at_speed(run: Run, seconds: float) -> Run:
+    """Return a run whose times are so many times as long, and in which nodes wait a thousandth as much."""
+    idle = {name: 1e-3 * (run.final(name) or 0) for name in ("idle_fraction_mean", "idle_fraction_max")}
+    marks = [{**mark, "time_s": seconds * mark["time_s"]} for mark in run.metrics]
+    return replace(run, metrics=marks, summary={**(run.summary or {}), **idle})
+
+
+def test_a_figure_without_its_caption_has_it_beside_it(tmp_path: Path):
+    """No title and no notes; panels have their letters, and curves their legend."""
+    runs = find_runs([write_record(tmp_path / algo, algo) for algo in ("sync", "gossip")])
+    (out := tmp_path / "out").mkdir()
+    written, _ = draw(runs, out, Look(formats=["svg"], captions=False), only=["overview"])
+    assert [path.name for path in written] == ["overview.svg", "overview.txt"]
+    lines = written[1].read_text().splitlines()
+    assert lines[0].startswith("mlp on digits, 8 nodes")
+    assert lines[-1] == setting_text(runs)
+    drawn_texts = written[0].read_text()
+    assert "setting:" not in drawn_texts
+    with drawing(captions=False):
+        figure = overview(runs)
+    assert figure.get_suptitle() == figure.get_supxlabel() == figure.legends[0].get_title().get_text() == ""
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:2] == ["sync", "gossip"]
+    assert figure.axes[0].get_title(loc="left") == "(a)"
+    with drawing():
+        assert "setting:" in overview(runs).legends[0].get_title().get_text()
+
+
 def test_panels_and_figures_without_data_are_not_drawn(tmp_path: Path):
     """A timing-only run has idle shares alone; a quadratic has losses, and no accuracy."""
     timing = find_runs([write_record(tmp_path / "timing", timing_only=True, target=None)])
-    written, missing = draw(timing, tmp_path)
+    written, missing = draw(timing, tmp_path, Look(formats=["png"]))
     assert [path.name for path in written] == ["overview.png", "idle.png"]
     assert missing["loss_time"] == "no run has train_loss or test_loss against time_s"
     assert missing["speed_up"] == "no run has a target"
@@ -173,10 +219,10 @@ def test_redrawing_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.Monk
     """No date, no random element id, and nothing of the caller's matplotlib settings."""
     write_all(tmp_path / "runs", marks=6)
     runs = find_runs([tmp_path / "runs"])
-    first = b"".join(path.read_bytes() for path in draw(runs, tmp_path, ["svg"], ["time"])[0])
+    first = b"".join(path.read_bytes() for path in draw(runs, tmp_path, Look(formats=["svg"]), ["time"])[0])
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False}):
-        second = b"".join(path.read_bytes() for path in draw(runs, tmp_path, ["svg"], ["time"])[0])
+        second = b"".join(path.read_bytes() for path in draw(runs, tmp_path, Look(formats=["svg"]), ["time"])[0])
     assert first == second
     assert len(first) > 5000
 

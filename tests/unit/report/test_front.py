@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.report.contest import Prices
+from dsgd.report.look import Look
 from dsgd.report.style import NoData
 from dsgd.report.tradeoffs import front_points, write_front
 from tests.support.contenders import contender
@@ -31,7 +32,7 @@ def test_the_front_holds_those_that_no_other_beats_in_both(tmp_path: Path) -> No
         ("dpsgd, 16 nodes", True),
         ("easgd, 8 nodes", True),
     ]
-    assert write_front(contenders, PRICES, tmp_path / "front", formats=["svg"]) == (
+    assert write_front(contenders, PRICES, tmp_path / "front", Look(formats=["svg"])) == (
         "Time and cost: gossip (24 nodes) (17 s, 0.227) and sync (8 nodes) (33 s, 0.147) are beaten by no other "
         "in both."
     )

@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+from dsgd.report.look import Look
 from dsgd.report.tradeoffs import Overtaking, overtaking_sentence, write_overtaking
 from tests.support.contenders import run_reaching
 
@@ -44,12 +45,18 @@ def test_a_seed_without_a_crossing_in_the_bracket_leaves_the_interval_open() -> 
 def test_ratios_fall_through_one_and_all_is_written(tmp_path: Path) -> None:
     found = overtaking([(0.98e8, 1.02e8)] * 2)
     assert [round(found.ratio(value).median, 3) for value in sorted(found.runs)] == [3.162, 1.0, 0.316]
-    table = write_overtaking(found, tmp_path / "crossing", formats=["svg"])
-    assert [row[0] for row in table.rows] == ["1e+07", "1e+08", "1e+09"]
+    table = write_overtaking(found, tmp_path / "crossing", Look(formats=["svg"]))
+    assert [row[0] for row in table.rows] == ["10", "100", "1000"]
     assert (tmp_path / "crossing.csv").read_text().count("\n") == 1 + 3 * 2
     whole = json.loads((tmp_path / "crossing.setting.json").read_text())
     assert (whole["crossing"]["below"], whole["crossing"]["bounds"][0]) == ("gossip", [0.98e8, 1.02e8])
-    assert (
-        "bandwidth (Gbit/s)" in (tmp_path / "crossing.svg").read_text()
-        or "bandwidth (Mbit/s)" in (tmp_path / "crossing.svg").read_text()
-    )
+    assert table.headings[0] == "bandwidth (Mbit/s)"
+    assert "bandwidth (Mbit/s)" in (tmp_path / "crossing.svg").read_text()
+    lines = (tmp_path / "crossing.txt").read_text().splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["bandwidth", "setting"]
+    write_overtaking(found, tmp_path / "bare", Look(formats=["svg"], captions=False))
+    assert (tmp_path / "bare.txt").read_text().splitlines() == [
+        *lines,
+        "dots: seeds; line and band: the crossing, median and interval over seeds",
+    ]
+    assert "setting" not in (tmp_path / "bare.svg").read_text()

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from dsgd.record.reader import Run, find_runs
+from dsgd.report.look import Look
 from dsgd.report.scaling import (
     Base,
     contender_scalings,
@@ -25,6 +26,7 @@ from dsgd.report.scaling import (
 from dsgd.report.sheet import NOTE
 from dsgd.report.style import NoData
 from dsgd.report.table_layout import shown
+from tests.support.arrows import direction
 from tests.support.contenders import contender
 from tests.support.records import reach, write_record
 
@@ -61,7 +63,7 @@ def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
         [[1, 1], [8, 8]],
     ]
     marked = axes.lines[2]
-    assert (marked.get_marker(), marked.get_linestyle(), marked.get_markerfacecolor()) == ("v", "None", "white")
+    assert (direction(marked), marked.get_linestyle()) == ("v", "None")
     assert [text.get_text() for text in axes.texts] == [f"< {10 / end:.3g}"]
     (times_axes,) = (figure := time_to_target_figure(runs)).axes
     assert drawn_points(times_axes)[-1] == [[32, end]]
@@ -95,7 +97,7 @@ def test_efficiency_is_the_speed_up_for_each_node_of_the_base(tmp_path: Path):
         contender("easgd, 2 nodes", [90.0, 90.0, 90.0], nodes=2),  # on one number of nodes: nothing scales
     ]
     found = contender_scalings(contenders)
-    table = write_scaling(found, tmp_path / "scaling", formats=["svg"])
+    table = write_scaling(found, tmp_path / "scaling", Look(formats=["svg"]))
     assert [row[:2] for row in table.rows] == [["sync", 2], ["sync", 8], ["gossip", 2], ["gossip", 8]]
     assert [shown(row[3]) for row in table.rows] == ["1.000", "3.000", "0.5000", "1.000 [< 0.1800, 1.000]"]
     assert [shown(row[4]).split()[0] for row in table.rows] == ["1.000", "0.7500", "0.5000", "0.2500"]

@@ -17,6 +17,7 @@ from dsgd.report.comparison import compare, comparison_figure, comparison_table
 from dsgd.report.contest import contest
 from dsgd.report.contest_figure import contest_figure, write_contest
 from dsgd.report.figures import draw
+from dsgd.report.look import Look
 from dsgd.report.page import page_text
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.style import drawing
@@ -110,7 +111,7 @@ def test_every_table_figure_verdict_and_page_has_it(tmp_path: Path):
     assert SETTING in page
     assert "<summary>" in page
     assert re.search(r"cluster\.bandwidth</th><td[^>]*>1e\+09", page)
-    written, _ = draw(runs, tmp_path, ["svg"], ["time"], [], "wide")
+    written, _ = draw(runs, tmp_path, Look(formats=["svg"]), ["time"])
     assert len(written) > 2
     for path in written:
         assert "setting: mlp" in path.read_text(), path.name
@@ -124,7 +125,7 @@ def in_figure(figure: Any) -> bool:
 
 def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
     contenders = [contender("sync", [20.0] * 5), contender("gossip", [math.inf] * 5, lr=0.2)]
-    text = write_contest(contenders, tmp_path, formats=("svg",))
+    text = write_contest(contenders, tmp_path, look=Look(formats=["svg"]))
     setting = (
         "setting: resnet8 on shapes; lr 0.1 or 0.2; batch 16 per node; 8 nodes; target: test accuracy 0.9, reached"
     )
@@ -185,7 +186,7 @@ def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
 def test_a_comparison_prints_setting_and_tuning_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """On the terminal, though verdict.txt and the table below have both; a page has the setting below its table."""
     found = [contender("sync, 8 nodes", [10, 12, 11]), contender("sync, 16 nodes", [8, 9, 8], nodes=16)]
-    report(ComparisonResult(tmp_path, CompareOptions(), [], found, []), "wide", str(tmp_path / "page.html"), None)
+    report(ComparisonResult(tmp_path, CompareOptions(), [], found, []), Look(), str(tmp_path / "page.html"))
     printed, verdict = capsys.readouterr().out, (tmp_path / "verdict.txt").read_text()
     assert "scaling: " in printed
     for line in ("setting: ", "tuned for each contender"):

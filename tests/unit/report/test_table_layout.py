@@ -81,13 +81,25 @@ def test_latex_and_markdown_hold_all_columns(compared: ReportTable, tmp_path: Pa
     compared.write(tmp_path / "summary")
     markdown = (tmp_path / "summary.md").read_text().splitlines()
     latex = (tmp_path / "summary.tex").read_text().splitlines()
-    body = [line for line in latex if line.endswith(r"\\")]
-    assert len(body) == 1 + len(ALGORITHMS)
-    for line, other in zip(body, [markdown[0], *markdown[2:]], strict=False):
-        texts = line.removesuffix(r" \\").replace(r"\%", "%").split(" & ")
-        assert texts == other.strip("| ").split(" | ")
-    assert body[0].count("&") + 1 == len(compared.headings)
-    assert latex[len([line for line in latex if line.startswith("%")])].startswith(r"\begin{tabular}{lrr")
+    assert latex[0] == r"% \usepackage{booktabs}"
+    begins = [i for i, line in enumerate(latex) if line.startswith(r"\begin{tabular}{@{}lr")]
+    read: list[list[str]] = [[] for _ in range(1 + len(ALGORITHMS))]
+    for i in begins:
+        assert [latex[i + k] for k in (1, 3, 4 + len(ALGORITHMS))] == [r"\toprule", r"\midrule", r"\bottomrule"]
+        lines = [line for line in latex[i + 2 : i + 4 + len(ALGORITHMS)] if line != r"\midrule"]
+        plain = [line.removesuffix(r" \\").replace(r"\%", "%").replace(r"\textgreater{}", ">") for line in lines]
+        body = [line.split(" & ") for line in plain]
+        assert sum(max(map(len, column)) for column in zip(*body, strict=True)) < 80
+        for row, whole in zip(body, read, strict=True):
+            whole += row[bool(whole) :]
+    assert 1 < len(begins) < len(compared.headings) / 2
+    assert read == [line.strip("| ").split(" | ") for line in [markdown[0], *markdown[2:]]][: len(read)]
+
+
+def test_a_row_of_latex_is_no_argument_of_the_one_before_it(tmp_path: Path):
+    rows: list[list[Cell]] = [["*a", 1], ["[b]", 2]]
+    ReportTable(["run", "x"], frozenset({"run"}), rows, [["run", "x"]], "").write(tmp_path / "table")
+    assert r"\midrule" + "\n{}*a & 1 \\\\\n{}[b] & 2 \\\\\n" in (tmp_path / "table.tex").read_text()
 
 
 @each_row(

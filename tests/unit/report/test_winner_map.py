@@ -10,6 +10,7 @@ import pytest
 
 from dsgd.report.contest import contest
 from dsgd.report.interval import Estimate
+from dsgd.report.look import Look
 from dsgd.report.winner_map import MapCell, map_cell, map_figure, map_table, write_map
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
@@ -30,16 +31,17 @@ def cells() -> list[MapCell]:
 
 def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
     table = map_table(cells())
-    assert table.headings[:3] == ["cluster.bandwidth", "nodes", "winner"]
+    assert table.headings[:3] == ["bandwidth (Mbit/s)", "nodes", "winner"]
     assert table.cells == [
-        ["1e+07", "8", "nobody", "-", "-", "measured"],
-        ["1e+07", "16", "gossip, tau=4", "1.100 [0.9000, 1.300]", "no", "derived"],
-        ["1e+08", "16", "sync", "1.700 [1.500, 2.000]", "yes", "measured"],
+        ["10", "8", "nobody", "-", "-", "measured"],
+        ["10", "16", "gossip, tau=4", "1.100 [0.9000, 1.300]", "no", "derived"],
+        ["100", "16", "sync", "1.700 [1.500, 2.000]", "yes", "measured"],
     ]
-    write_map(cells(), tmp_path / "map", "double", ("png", "svg"), ["target 0.9"])
+    write_map(cells(), tmp_path / "map", Look("double", ("png", "svg")), ["target 0.9"])
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".json", ".md", ".png", ".svg", ".tex"]
     with (tmp_path / "map.csv").open() as file:
         lines = list(csv.DictReader(file))
+    assert [line["cluster.bandwidth"] for line in lines] == ["1e+07", "1e+07", "1e+08"]
     assert [(line["low"], line["measured"]) for line in lines] == [("", "true"), ("0.9", "false"), ("1.5", "true")]
 
 

@@ -9,6 +9,7 @@ from dsgd.report.interval import Estimate
 from dsgd.report.style import drawing
 from studies.reproduction.chart_panels import CENSORED, ChartLine, ChartPanel, chart
 from studies.reproduction.verdict import exactly
+from tests.support.arrows import direction
 
 
 def drawn(lines: list[ChartLine], log_x: bool = False) -> Figure:
@@ -24,12 +25,10 @@ def test_a_logarithmic_axis_invents_no_start() -> None:
 
 
 def test_a_censored_value_has_a_mark_of_its_own_in_the_legend() -> None:
-    """Two at nearly one place are drawn around each other and named once."""
+    """Two at nearly one place are drawn side by side and named once."""
     limits = [Estimate(0.0, 0.0, 0.0, 3, below=exactly(limit)) for limit in (0.745, 0.744)]
     figure = drawn([ChartLine(str(i), "sync", [(1.0, limit)]) for i, limit in enumerate(limits)])
-    marks = [
-        line for line in figure.axes[0].lines if line.get_marker() == "v" and line.get_markerfacecolor() == "white"
-    ]
-    assert len({mark.get_markersize() for mark in marks}) == 2
-    assert [text.get_text() for text in figure.axes[0].texts] == ["< 0.745"]
+    marks = [line for line in figure.axes[0].lines if direction(line) == "v"]
+    assert len({tuple(mark.get_transform().transform((1.0, 0.7))) for mark in marks}) == 2
+    assert [text.get_text() for text in figure.axes[0].texts] == ["< 0.744 to 0.745"]
     assert CENSORED in [text.get_text() for text in figure.legends[0].get_texts()]

@@ -1,0 +1,42 @@
+"""Say how figures look, without drawing any: their sizes and formats, their axes, and where their captions stand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Page:
+    """The size of figures. inches: width. panel_inches: height of a panel. points: of letters.
+
+    fixed: the figure has this width; else no more, and less where it has few panels."""
+
+    inches: float
+    panel_inches: float
+    points: float
+    fixed: bool
+
+
+WIDTHS = {
+    "single": Page(3.4, 2.3, 8, True),  # one column of a paper
+    "double": Page(7.0, 2.3, 8, True),  # the whole width of its page
+    "wide": Page(13.4, 3.5, 10, False),  # screens and slides
+}
+SCREEN = Page(4.8, 3.0, 9, True)  # a figure of a page for a browser, whose width it follows
+FORMATS = ("png", "svg", "pdf")
+AXES = ("x", "y")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Say how figures are written. width: of WIDTHS. formats: of FORMATS. log: the logarithmic axes, of AXES; None:
+    those whose values span a decade. captions: false: a file `.txt` beside each figure has its title and notes."""
+
+    width: str = "wide"
+    formats: Sequence[str] = FORMATS
+    log: Collection[str] | None = None
+    captions: bool = True
+
+
+WIDE = Look()
