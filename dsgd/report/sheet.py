@@ -57,7 +57,7 @@ class RoomyLocator(AutoLocator):
         ticks = np.asarray(super().tick_values(vmin, vmax))
         digit = 0.64 * letter_inches() / 0.54 / self.axis.axes.bbox.width * self.axis.axes.figure.dpi * (vmax - vmin)
         for fewer in range(6, 1, -1):
-            if (max(len(f"{tick:.6g}") for tick in ticks) + 1) * digit <= ticks[1] - ticks[0]:
+            if (max(len(f"{tick:.6g}") for tick in ticks) + 0.5) * digit <= ticks[1] - ticks[0]:
                 break
             ticks = np.asarray(MaxNLocator(fewer, steps=[1, 2, 2.5, 5, 10]).tick_values(vmin, vmax))
         return ticks[ticks <= self._most]

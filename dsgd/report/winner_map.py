@@ -94,7 +94,9 @@ def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
     columns = in_order(x for x, _ in places)
     rows = in_order(y for _, y in places)[::-1]  # the largest value on top, as on any axis
     figure, (axes,) = panels(1)
-    inches, points = _size(figure, len(columns), len(rows))
+    across, up = quantity(x_key, columns), quantity(y_key, rows)
+    beside = wrapped(up.label, 24)
+    inches, points = _size(figure, len(columns), len(rows), beside.split("\n"))
     owners = sorted({cell.algo for cell in cells if cell.winner})
     styles = named_styles(owners, owners, [0] * len(owners))
     colours = {algo: style["color"] for algo, style in zip(owners, styles, strict=True)}
@@ -103,11 +105,10 @@ def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(visible=False)
-    across, up = quantity(x_key, columns), quantity(y_key, rows)
     axes.set_xticks(range(len(columns)), [wrapped(across.text(text), 12) for text in columns])
     axes.set_yticks(*([range(len(rows)), [wrapped(up.text(text), 12) for text in rows]] if y_key else [[]]))
     axes.set_xlabel(across.label)
-    axes.set_ylabel(wrapped(up.label, max(9, min(24, 6 * len(rows)))))
+    axes.set_ylabel(beside)
     return annotate(figure, [], [*_notes(cells), *notes], add_legend(figure, _legend(cells, colours)))
 
 
@@ -173,15 +174,17 @@ def _places(cells: Sequence[MapCell]) -> tuple[str, str, dict[tuple[str, str], M
     return keys[0], keys[1] if len(keys) == 2 else "", places
 
 
-def _size(figure: Figure, columns: int, rows: int) -> tuple[float, float]:
-    """Give the figure the size that its cells need; returns about how wide a cell is, and the points of letters."""
+def _size(figure: Figure, columns: int, rows: int, beside: Sequence[str]) -> tuple[float, float]:
+    """Give the figure the size that its cells and the lines beside them need; returns about how wide a cell is, and the
+    points of letters."""
     points = float(matplotlib.rcParams["font.size"])
     most = float(matplotlib.rcParams["figure.figsize"][0])
     fixed = any(page.fixed and page.inches == most for page in WIDTHS.values())
-    labels = 10 * _LETTER * points
-    figure.set_figwidth(most if fixed else min(most, max(5.0, labels + columns * 18 * _LETTER * points)))
-    figure.set_figheight(rows * 6 * _LETTER * points + labels)
-    return (figure.get_figwidth() - labels) / columns, points
+    letter = _LETTER * points
+    labels, width = 10 * letter, (10 + 2.5 * (len(beside) - 1)) * letter
+    figure.set_figwidth(most if fixed else min(most, max(5.0, width + columns * 18 * letter)))
+    figure.set_figheight(max(rows * 6, max(map(len, beside)) + 1) * letter + labels)
+    return (figure.get_figwidth() - width) / columns, points
 
 
 def _draw_cell(axes: Axes, x: int, y: int, cell: MapCell, colour: str, inches: float, points: float) -> None:

@@ -120,8 +120,8 @@ def test_at_print_size_nothing_is_clipped_and_letters_are_readable(tmp_path: Pat
                     assert min(room) >= -1 or text in outside_ticks(figure), (name, text.get_text())
 
 
-@each_row("seconds", [1e-6, 1.0, 1e3, 1e9])
-@each_row("width", WIDTHS)
+@each_row("seconds", [1e-6, 1e3])
+@each_row("width", ["single", "double"])
 def test_no_label_covers_another(width: str, seconds: float, tmp_path: Path):
     """Of long names in a narrow panel, and of times with many digits."""
     runs = [
@@ -130,8 +130,8 @@ def test_no_label_covers_another(width: str, seconds: float, tmp_path: Path):
         for nodes in (8, 1024)
     ]
     with drawing(width):
-        for name in ("overview", "loss_time", "loss_bytes", "idle"):
-            assert overlaps(figures(("time", "bytes"))[name](runs)) == [], name
+        for name in ("overview", "loss_time"):
+            assert overlaps(figures(["time"])[name](runs)) == [], name
 
 
 def at_speed(run: Run, seconds: float) -> Run:
