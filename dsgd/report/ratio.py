@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from dsgd.record.reader import Run
-from dsgd.report.interval import CONFIDENCE, Estimate, estimate
-from dsgd.report.time_to_target import end_s, seconds_to_target, target_crossing
+from dsgd.report.fields import end_of, field_value
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, estimate
 
 PAIRED = "median over seeds of the ratio of both times of a seed"
 
@@ -52,15 +52,15 @@ def paired_ratio(
     return Estimate(middle, low, high, len(pairs), above, below, ratios)
 
 
-def time_ratio(runs: Sequence[Run], reference: Sequence[Run]) -> Estimate:
-    """Return the ratio of the times to target of some runs to those of others with the same seed; NaN where no seed is
-    in both. Runs that share a seed are paired in their order, those without a time yet are left out."""
-    pairs = [(run, other) for run, other in by_seed(runs, reference) if not math.isnan(_seconds(run) + _seconds(other))]
+def time_ratio(runs: Sequence[Run], reference: Sequence[Run], name: str = "time_to_target_s") -> Estimate:
+    """Return the ratio of a field of some runs, a time or a rate, to that of others with the same seed; NaN where no
+    seed is in both. Runs that share a seed are paired in their order, those without a number yet are left out."""
+    pairs = [pair for pair in by_seed(runs, reference) if not any(math.isnan(field_value(run, name)) for run in pair)]
     if not pairs:
-        return Estimate(math.nan, math.nan, math.nan, 0)
-    scores, references = ([_seconds(pair[i]) for pair in pairs] for i in (0, 1))
-    ends, reference_ends = ([end_s(pair[i]) for pair in pairs] for i in (0, 1))
-    return paired_ratio(scores, references, CONFIDENCE, ends, reference_ends)
+        return NOTHING
+    values, references = ([field_value(pair[i], name) for pair in pairs] for i in (0, 1))
+    ends, reference_ends = ([end_of(pair[i], name) for pair in pairs] for i in (0, 1))
+    return paired_ratio(values, references, CONFIDENCE, ends, reference_ends)
 
 
 def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -73,10 +73,6 @@ def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Ru
             left.remove(other)
             pairs.append((run, other))
     return pairs
-
-
-def _seconds(run: Run) -> float:
-    return seconds_to_target(run, target_crossing(run))
 
 
 def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[float, float]:

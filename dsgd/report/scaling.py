@@ -19,11 +19,11 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
-from dsgd.report.fields import end_of, estimate_of, field_value, is_rate, is_time
-from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, interval_note
+from dsgd.report.fields import estimate_of, field_value, is_rate, is_time
+from dsgd.report.interval import NOTHING, Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.look import WIDE, Look
-from dsgd.report.ratio import PAIRED, by_seed, paired_ratio
+from dsgd.report.ratio import PAIRED, time_ratio
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
 from dsgd.report.style import NoData, finish, plot_band, styled, write_figure
@@ -50,14 +50,7 @@ def speed_up(base: Base, runs: Sequence[Run], name: str = TIME) -> Estimate:
     """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round.
 
     name: of the field that is compared."""
-    pairs = [pair for pair in by_seed(runs, base.runs) if not any(math.isnan(field_value(run, name)) for run in pair)]
-    if not pairs:
-        return NOTHING
-    values, references = ([field_value(pair[i], name) for pair in pairs] for i in (0, 1))
-    if is_rate(name):
-        return paired_ratio(values, references)
-    ends, base_ends = ([end_of(pair[i], name) for pair in pairs] for i in (0, 1))
-    return paired_ratio(references, values, CONFIDENCE, base_ends, ends)
+    return time_ratio(runs, base.runs, name) if is_rate(name) else time_ratio(base.runs, runs, name)
 
 
 def named_base(runs: Sequence[Run], text: str, name: str) -> Base:

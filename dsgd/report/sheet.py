@@ -52,15 +52,18 @@ class RoomyLocator(AutoLocator):
         super().__init__()
         self._most = most
 
-    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
         """Return the places of the ticks between two values."""
-        ticks = np.asarray(super().tick_values(vmin, vmax))
-        digit = 0.64 * letter_inches() / 0.54 / self.axis.axes.bbox.width * self.axis.axes.figure.dpi * (vmax - vmin)
+        ticks, axis = np.asarray(super().tick_values(vmin, vmax)), self.axis
+        assert isinstance(axis, Axis)
+        figure = axis.axes.get_figure(root=True)
+        assert figure is not None
+        digit = 0.64 * letter_inches() / 0.54 * figure.dpi / axis.axes.bbox.width * (vmax - vmin)
         for fewer in range(6, 1, -1):
             if (max(len(f"{tick:.6g}") for tick in ticks) + 0.5) * digit <= ticks[1] - ticks[0]:
                 break
             ticks = np.asarray(MaxNLocator(fewer, steps=[1, 2, 2.5, 5, 10]).tick_values(vmin, vmax))
-        return ticks[ticks <= self._most]
+        return [tick for tick in ticks if tick <= self._most]
 
 
 def empty_figure(width: float, height: float) -> Figure:

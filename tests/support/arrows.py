@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
@@ -13,5 +14,5 @@ def direction(mark: Line2D) -> str:
     marker = mark.get_marker()
     if not isinstance(marker, Path):
         return ""
-    x, y = marker.vertices[1]  # pyright: ignore[reportIndexIssue]
+    x, y = np.asarray(marker.vertices, dtype=float)[1]
     return _SIGNS[round(x / 2), round(y / 2)]
