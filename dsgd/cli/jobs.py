@@ -114,7 +114,7 @@ def _check_run(job: Job, given: bool, timed: bool) -> None:
     if is_automatic(values.get("resume")):
         in_place = not timed  # what is there without a checkpoint is begun again
         values["resume"] = unfinished(folder, values) if in_place else None
-    plan = plan_run(values, job.overrides)
+    plan = _planned(job, folder, in_place)
     if plan.checkpoint is not None:
         before = plan.checkpoint.path.parent.resolve()
         folder = folder if given else before
@@ -189,9 +189,20 @@ def plan_job(job: Job, folder: Path, automatic: bool) -> Plan | None:
         return plan_run(job.values, job.overrides)
     try:
         job.values["resume"] = unfinished(folder, job.values)
+        return _in_its_own_folder(_planned(job, folder, automatic))
     except NothingToDo:
         return None
-    return _in_its_own_folder(plan_run(job.values, job.overrides))
+
+
+def _planned(job: Job, folder: Path, automatic: bool) -> Plan:
+    """Return the plan of a run. automatic: to resume the one in the folder, if any. Raises ConfigError, and NothingToDo
+    where that has just come to its end."""
+    try:
+        return plan_run(job.values, job.overrides)
+    except ConfigError:
+        if automatic:
+            unfinished(folder, job.values)
+        raise
 
 
 def _in_its_own_folder(plan: Plan) -> Plan:

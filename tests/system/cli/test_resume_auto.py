@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dsgd.cli import jobs
+from dsgd.runner.plan import Plan, plan_run
 from tests.support.command import call, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
@@ -52,3 +55,25 @@ def test_a_step_of_slurm_has_a_folder_of_its_own_and_finds_it_again_after_a_rest
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     restarted = call(*SMALL)
     assert (restarted.status, restarted.err) == (0, f"the run in {folder} is completed: nothing to do\n")
+
+
+def test_a_run_that_comes_to_its_end_while_it_is_planned_is_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where two commands go on with it at once."""
+    record = tmp_path / "run" / "summary.json"
+    command = (*SMALL, "engine.keep_checkpoint=true", "hydra.sweep.subdir=run")
+    assert call(*command, f"hydra.run.dir={tmp_path}/run").status == 0
+    text = record.read_text()
+
+    def ends_then_plans(*arguments: Any) -> Plan:
+        record.write_text(text)
+        return plan_run(*arguments)
+
+    monkeypatch.setattr(jobs, "plan_run", ends_then_plans)
+    for words in ((f"hydra.run.dir={tmp_path}/run",), ("-m", f"hydra.sweep.dir={tmp_path}", "seed=0")):
+        record.unlink()
+        again = call(*command, "resume=auto", *words)
+        assert again.status == 0, again.err
+        assert "Traceback" not in again.err
+        assert record.read_text() == text
