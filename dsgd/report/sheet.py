@@ -229,8 +229,8 @@ def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: st
         here = [(bound, colour) for at, bound, colour in limits if at == x]
         for i, (bound, colour) in enumerate(here):
             aside = ScaledTranslation(1.3 * points * (i - (len(here) - 1) / 2) / 72, 0, figure.dpi_scale_trans)
-            look = {"color": colour, "transform": axes.transData + aside}
-            draw_censored(axes, x, bound.limit, _DEGREES[bound.sign], **look)
+            mark = draw_censored(axes, x, bound.limit, _DEGREES[bound.sign], color=colour)
+            mark.set_transform(axes.transData + aside)
         for near in _close([bound for bound, _ in here]):
             above = near[0].sign == "<"  # the text is where no arrow points to
             least, most = near[0], near[-1]

@@ -133,6 +133,7 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     figure = comparison_figure(compare(runs, "time_to_target_s", "nodes"))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["sync (not reached at 8)", "gossip"]
+    assert figure.axes[0].get_xlim()[0] < 2 < 8 < figure.axes[0].get_xlim()[1]
     *drawn, arrow = figure.axes[0].lines
     assert [len(line.get_xdata()) for line in drawn] == [2, 1]  # pyright: ignore
     end = next(run for run in runs if run.nodes == 8).final("time_s")
