@@ -70,15 +70,6 @@ def t2(evidence: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-def t3(evidence: Evidence) -> Finding:
-    """Compare the accuracy at the end with that of all-reduce, at equal samples, each tuned."""
-    claim = CLAIMS["T3"]
-    what = "tau = 16: test accuracy, delayfree minus all-reduce"
-    checks = [claim.check("accuracy", what, _gain(evidence, "accuracy"))]
-    why = [claim.check("accuracy", f"{what}, with sixteen times the epochs", _gain(evidence, "accuracy_longer"))]
-    return claim.judged(checks, "A cycle of 8 steps is long against the 2,500 steps of a run.", explained_by=why)
-
-
 def t4(evidence: Evidence) -> Finding:
     """Fit the growth of the discrepancy with the number of workers, and hold it against its bound."""
     checks = [*_exponents(evidence, "noise"), *_exponents(evidence, "drift")]
@@ -207,11 +198,6 @@ def _speed_up(evidence: Evidence, study: str) -> Estimate:
     return ratio(alone, four)
 
 
-def _gain(evidence: Evidence, study: str) -> Estimate:
-    """Return the accuracy at the end minus that of all-reduce."""
-    return accuracy_gain(*(evidence[study].contender(algo=algo) for algo in ("delayfree", "sync")))
-
-
 def _exponents(evidence: Evidence, study: str) -> list[Check]:
     """Check that the distance of two workers does not grow with their number, for each tau."""
     logged, checks = evidence[study], []
@@ -279,15 +265,7 @@ def accuracy_figure(evidence: Evidence) -> Figure:
         )
         for i, contender in enumerate(evidence["scaling"].contenders)
     ]
-    methods = [
-        curve(contender.name, contender.runs, "epoch", "test_accuracy") for contender in evidence["accuracy"].contenders
-    ]
-    return chart(
-        [
-            ChartPanel("one machine and four", "time (virtual s)", "test accuracy", machines),
-            ChartPanel("4 machines, tau = 16", "epochs", "test accuracy", methods),
-        ]
-    )
+    return chart([ChartPanel("one machine and four, tau = 16", "time (virtual s)", "test accuracy", machines)])
 
 
 def discrepancy_figure(evidence: Evidence) -> Figure:
@@ -340,8 +318,6 @@ PAPER = Paper(
         Study("throughput", ("algo=delayfree", "algo.tau=16", "nodes=1,4", *TIMING)),
         Study("scaling", ("algo=delayfree", "nodes=1,4", TARGET), SMALL, FULL, tuned=True),
         Study("scaling_longer", ("algo=delayfree", "nodes=1,4", TARGET, "budget.epochs=40"), SMALL, tuned=True),
-        Study("accuracy", ("algo=sync,delayfree",), SMALL, FULL, tuned=True),
-        Study("accuracy_longer", ("algo=sync,delayfree", "budget.epochs=160", "compare.seeds=9"), SMALL, tuned=True),
         Study("noise", NOISY),
         Study("regret", (*NOISY, f"budget.steps={32 * APART}", f"eval.every_steps={APART}")),
         Study("drift", ("algo=delayfree", "algo.tau=2,8,16,32", *CONSTANT), SMALL),
@@ -351,7 +327,6 @@ PAPER = Paper(
     claims=(
         Claim(CLAIMS["T1"], ("idle",), t1),
         Claim(CLAIMS["T2"], ("throughput", "scaling", "scaling_longer"), t2),
-        Claim(CLAIMS["T3"], ("accuracy", "accuracy_longer"), t3),
         Claim(CLAIMS["T4"], ("noise", "drift", "drift_slow"), t4),
         Claim(CLAIMS["T5"], ("drift", "methods"), t5),
         Claim(CLAIMS["T6"], ("regret",), t6),
@@ -359,7 +334,7 @@ PAPER = Paper(
     ),
     charts=(
         Chart("idle", "Idle share against tau", ("idle",), idle_figure),
-        Chart("accuracy", "Test accuracy against time and against epochs", ("scaling", "accuracy"), accuracy_figure),
+        Chart("accuracy", "Test accuracy against time", ("scaling",), accuracy_figure),
         Chart("discrepancy", "Distance of two workers against their number", ("noise", "drift", "methods"),
               discrepancy_figure),
     ),

@@ -216,10 +216,13 @@ def _introduced(finding: Finding) -> str:
 
 
 def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> str:
+    """Return the table of checks; of a claim that cannot be tested here, without their thresholds."""
     lines = [
         [check.what, shown(check.value), check.threshold, paper_results.outcome(claim, check.verdict)]
         for check in checks
     ]
+    if paper_results.findings[claim.id].verdict is Verdict.NOT_TESTABLE:
+        return table(["measured, as information", "value"], [line[:2] for line in lines]) if lines else ""
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
 
 

@@ -162,8 +162,8 @@ def over_tasks(findings: Mapping[str, Finding]) -> Finding:
     """Return the finding of a claim on several tasks, by their names.
 
     It passes where it is reproduced on all of them, and fails where it is reproduced on none that was run, a real one
-    among them. Where it is reproduced on some and not on others it depends on the task. Its checks and reasons say of
-    which task they are."""
+    among them. Where it is reproduced on some and not on others it depends on the task. It is not testable where one
+    task lacks what the claim presupposes. Its checks and reasons say of which task they are."""
     checks = [
         replace(check, what=f"{task}: {check.what}") for task, finding in findings.items() for check in finding.checks
     ]
@@ -197,6 +197,8 @@ def _joint_ratios(tasks: Sequence[Sequence[Check]]) -> dict[str, Estimate]:
 def _on_all_tasks(verdicts: Mapping[str, Verdict]) -> Verdict:
     """Return the verdict of a claim by those of its tasks."""
     run = {task: verdict for task, verdict in verdicts.items() if verdict is not Verdict.NOT_RUN}
+    if Verdict.NOT_TESTABLE in run.values():
+        return Verdict.NOT_TESTABLE
     failed = {task for task, verdict in run.items() if verdict in (Verdict.FAIL, Verdict.EXPLAINED)}
     if failed and failed == run.keys() and failed & REAL_TASKS:
         return Verdict.FAIL

@@ -8,7 +8,7 @@ from studies.papers.lin2020 import PERIODS, POST, P, of_period
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, MOST_TESTED, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
-from studies.reproduction.verdict import Finding
+from studies.reproduction.verdict import Finding, Verdict
 
 SWITCH = 2560  # steps: half of all
 LONGEST = PERIODS[-1]
@@ -18,7 +18,8 @@ CHECKS = 2
 
 
 def b5(evidence: Evidence) -> Finding:
-    """Compare the loss at the end with a long period, and the accuracy of post-local SGD, with all-reduce's."""
+    """Compare the loss at the end with a long period, and the accuracy of post-local SGD, with all-reduce's; without a
+    verdict, as the batch is one that harms nothing."""
     claim, logged = stated("B5"), evidence["periods"]
     exact = logged.contender(algo="sync")
     null = Null(exact, evidence["null_periods"].contender(algo="sync"))
@@ -28,11 +29,11 @@ def b5(evidence: Evidence) -> Finding:
     gain = accuracy_gain(post, exact, CHECKS, null)
     reason = (
         "The paper speaks of batches so large that all-reduce generalises worse with them. Here the batch of all "
-        "workers is 128 images on shapes, and 256 on fashion."
+        "workers is 128 images on shapes, and 256 on fashion; by claim A2 even 256 cost no accuracy on shapes. So "
+        "there is none to be given back, and what was measured is information."
     )
-    return claim.judged(
-        [loss, claim.check("accuracy", "post-local SGD: test accuracy minus all-reduce's", gain)], reason
-    )
+    accuracy = claim.check("accuracy", "post-local SGD: test accuracy minus all-reduce's", gain)
+    return Finding(Verdict.NOT_TESTABLE, (loss, accuracy), reason)
 
 
 def _studies() -> Iterator[Study]:

@@ -137,6 +137,7 @@ def test_a_claim_without_checks_is_a_mistake() -> None:
         (PASS, Verdict.NOT_RUN, Verdict.NOT_RUN),
         (FAIL, Verdict.NOT_RUN, Verdict.NOT_RUN),  # on generated images alone nothing fails
         (Verdict.NOT_RUN, FAIL, FAIL),
+        (Verdict.NOT_TESTABLE, Verdict.NOT_RUN, Verdict.NOT_TESTABLE),  # more runs would not change it
     ],
 )
 def test_a_claim_passes_on_all_tasks_and_fails_on_all_that_were_run_a_real_one_among_them(
