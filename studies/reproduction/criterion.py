@@ -36,8 +36,13 @@ LINKS = {
     "no_worse_by": (None,),
 }
 ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
-FIELDS = {"kind", "claim", "source", "passes", "criteria", "need", "real"}
+FIELDS = {"kind", "claim", "source", "passes", "criteria"}
+CONDITIONS = {"published", "there", "here", "threshold_of"}
 OPTIONAL = {"need", "real"}
+SHARED = {"kind", "claim", "source", "published", "there", "threshold_of"}  # by a claim with its real scale
+QUOTED_OR_READ = r'(?:"[^"]+" \([^"]+\)|our reading of [^"]+?: [^"]+)'
+PUBLISHED = re.compile(rf"{QUOTED_OR_READ}(?:; {QUOTED_OR_READ})*|ours: .+")
+OWNER = re.compile(r"the paper's(?:; ours: .+)?|ours: .+")
 
 
 class ClaimKind(StrEnum):
@@ -96,12 +101,34 @@ class Criterion:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """Under which conditions a claim was made and is tested, and whose the threshold is.
+
+    published: the sentence of the paper, quoted with its section, or our reading of a section. there: the paper's
+    model, data, workers and network, as far as known. here: task, network and length of training. threshold_of: the
+    paper, or we, with a reason."""
+
+    published: str
+    there: str
+    here: str
+    threshold_of: str
+
+    def __post_init__(self) -> None:
+        if not PUBLISHED.fullmatch(self.published):
+            raise ValueError(
+                f"published must be '\"…\" (section)', our reading of … or ours: …, got {self.published!r}"
+            )
+        if not OWNER.fullmatch(self.threshold_of):
+            raise ValueError(f"threshold_of must be the paper's, or ours: and a reason, got {self.threshold_of!r}")
+
+
+@dataclass(frozen=True)
 class Statement:
     """What a paper claims, with the thresholds by which the claim passes.
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
     checks must pass; None: all. real: the claim with what it passes with at the real scale; None: it has no study
-    there."""
+    there. conditions: None: it is an exact property."""
 
     id: str
     kind: ClaimKind
@@ -111,6 +138,7 @@ class Statement:
     criteria: Mapping[str, Criterion]
     need: int | None = None
     real: Statement | None = None
+    conditions: Conditions | None = None
 
     def threshold(self, name: str) -> float:
         """Return the first number of a criterion."""
@@ -139,13 +167,23 @@ def read_statements(path: Path) -> dict[str, Statement]:
 
 
 def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
-    if not FIELDS - OPTIONAL <= entry.keys() <= FIELDS:
-        raise ValueError(f"{id} must have {', '.join(sorted(FIELDS))}, got {', '.join(entry)}")
-    shared = {key: entry[key] for key in ("kind", "claim", "source")}
-    real = _statement(id, shared | entry["real"]) if "real" in entry else None
+    exact = entry.get("kind") == ClaimKind.EXACT and not CONDITIONS & entry.keys()
+    needed = FIELDS if exact else FIELDS | CONDITIONS
+    if not needed <= entry.keys() <= needed | OPTIONAL:
+        raise ValueError(f"{id} must have {', '.join(sorted(needed | OPTIONAL))}, got {', '.join(entry)}")
+    real = _real(id, entry) if "real" in entry else None
+    conditions = None if exact else Conditions(**{name: str(entry[name]) for name in CONDITIONS})
     criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
     written = {name: criterion.first for name, criterion in criteria.items()}
     written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
     passes = entry["passes"].format_map(written)
     kind = ClaimKind(entry["kind"])
-    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real)
+    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real, conditions)
+
+
+def _real(id: str, entry: Mapping[str, Any]) -> Statement:
+    """Return a claim as it is judged at the real scale."""
+    shared = {key: entry[key] for key in SHARED & entry.keys()}
+    if double := shared.keys() & entry["real"].keys():
+        raise ValueError(f"{id} must have {', '.join(sorted(double))} once, got it under real as well")
+    return _statement(id, shared | entry["real"])

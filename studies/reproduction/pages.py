@@ -192,6 +192,7 @@ def _claim(paper_results: Results, claim: Claim) -> str:
         f"### {claim.id}",
         f"**{_told(paper_results, claim)}.** {claim.statement.text} ({claim.statement.source})",
         f"Passes with: {claim.statement.passes}",
+        _conditions(claim),
         _checks(paper_results, claim, finding.checks),
         finding.reason,
         _joint(finding),
@@ -200,6 +201,16 @@ def _claim(paper_results: Results, claim: Claim) -> str:
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _conditions(claim: Claim) -> str:
+    """Return what was published, under which conditions, what is tested, and whose the threshold is."""
+    known = claim.statement.conditions
+    if known is None:
+        return ""
+    owner = known.threshold_of.replace("ours: ", "ours, ")
+    lines = {"Published": known.published, "There": known.there, "Here": known.here, "Threshold": owner}
+    return "\n".join(f"- {name}: {text}" for name, text in lines.items())
 
 
 def _short(commit: str | None) -> str:

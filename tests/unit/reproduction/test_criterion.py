@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dsgd.report.interval import Estimate
-from studies.reproduction.criterion import Criterion, read_statements
+from studies.reproduction.criterion import Conditions, Criterion, Statement, read_statements
 from studies.reproduction.verdict import Check, Verdict, at_least, at_most, close, within
 from tests.support.each_row import each_row
 
@@ -19,6 +20,18 @@ X1:
   source: X
   passes: "p = 8: >= {faster} times, bytes {bytes_to} within {bytes}"
   criteria: {faster: "FASTER", bytes: within 1 % of 10}
+"""
+PUBLISHED = """
+  published: '"It is twice as fast" (section 2)'
+  there: ResNet-50, 8 GPUs
+  here: an MLP
+  threshold_of: "ours: a tenth is worth a change"
+"""
+REAL = """
+  real:
+    passes: faster
+    criteria: {faster: at_least 1.2}
+    here: an MLP, longer
 """
 
 
@@ -59,14 +72,57 @@ def test_the_sentence_has_the_numbers_by_which_a_claim_is_judged(tmp_path: Path)
     """A threshold that moves, moves in the sentence and in the verdict."""
     for number, verdict in (("1.1", Verdict.PASS), ("1.25", Verdict.FAIL)):
         path = tmp_path / "claims.yaml"
-        path.write_text(ENTRY.replace("FASTER", f"at_least {number}"))
+        path.write_text(ENTRY.replace("FASTER", f"at_least {number}") + PUBLISHED)
         claim = read_statements(path)["X1"]
         assert claim.passes == f"p = 8: >= {number} times, bytes 10 within 1 %"
         assert claim.check("faster", "ratio", SEEDS).verdict is verdict
 
 
-def test_an_incomplete_statement_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "claims.yaml"
-    path.write_text(ENTRY.replace("source", "sauce"))
-    with pytest.raises(ValueError, match="X1 must have claim, criteria, kind, need, passes, real, source, got"):
-        read_statements(path)
+WHOLE = ENTRY.replace("FASTER", "at_least 1.1") + PUBLISHED
+
+
+def statement(folder: Path, text: str) -> Statement:
+    """Return the statement of a text."""
+    path = folder / "claims.yaml"
+    path.write_text(text)
+    return read_statements(path)["X1"]
+
+
+def test_a_claim_has_its_sentence_and_its_conditions_at_each_scale(tmp_path: Path) -> None:
+    small = statement(tmp_path, WHOLE + REAL)
+    assert small.real is not None
+    assert small.conditions == Conditions(
+        '"It is twice as fast" (section 2)', "ResNet-50, 8 GPUs", "an MLP", "ours: a tenth is worth a change"
+    )
+    assert small.real.conditions == replace(small.conditions, here="an MLP, longer")
+
+
+def test_an_exact_property_needs_no_sentence(tmp_path: Path) -> None:
+    assert statement(tmp_path, ENTRY.replace("FASTER", "above 1").replace("time", "exact")).conditions is None
+
+
+@each_row(
+    ("text", "line"),
+    [
+        (
+            WHOLE.replace("source", "sauce"),
+            "X1 must have claim, criteria, here, kind, need, passes, published, real, sou",
+        ),
+        (WHOLE.replace("  there:", "  where:"), "X1 must have claim, .* there, threshold_of, got"),
+        (
+            WHOLE.replace("time", "exact").replace("  there:", "  where:"),
+            "X1 must have claim, .* there, threshold_of, got",
+        ),
+        (ENTRY.replace("FASTER", "above 1"), "X1 must have claim, .* published, .*, got"),
+        (
+            WHOLE.replace(" (section 2)", ""),
+            "published must be '\"…\" \\(section\\)', our reading of … or ours: …, got",
+        ),
+        (WHOLE.replace("ours: a", "mine: a"), "threshold_of must be the paper's, or ours: and a reason, got"),
+        (WHOLE + REAL.replace("here", "there"), "X1 must have there once, got it under real as well"),
+        (WHOLE + REAL.replace("    here: an MLP, longer\n", ""), "X1 must have claim, .* here, .*, got"),
+    ],
+)
+def test_an_incomplete_statement_is_refused(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        statement(tmp_path, text)
