@@ -33,9 +33,13 @@ the program does what it says, not that a paper is right."""
 
 CLAIMS = """## Claims
 
-What can be wrong: claims about time, and those about learning that have a study at the real scale, by the protocol.
-PASS: the threshold is met, on each task. PASS in a region: under some conditions; the page says which. FAIL: it is not
-met; explained: a second measurement shows why. INCONCLUSIVE: the measurement does not decide it."""
+What can be wrong: claims about time, and those about learning that have a study at the real scale. Each page has the
+paper's sentence and conditions, ours, and whose the threshold is.
+
+PASS: the threshold is met; of a claim about learning on each task. PASS in a region: under some conditions; the page
+says which. FAIL: it is missed; of a claim about learning on all tasks that were run, a real one among them; explained:
+a second measurement shows why. DEPENDS ON THE TASK: met on one, missed on another. INCONCLUSIVE: the measurement does
+not decide it. NOT TESTABLE HERE: a condition of the claim is absent."""
 NO_STUDY = "Claims about learning that have no study at the real scale yet: "
 
 NOT_JUDGED = """## Claims about learning, at the small scale

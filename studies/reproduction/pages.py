@@ -88,7 +88,8 @@ class Results:
 def write_paper(paper_results: Results, results: Path) -> None:
     """Write the page and the figures of a paper into an existing folder."""
     paper = paper_results.paper
-    charts = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
+    drawable = () if paper.needs and not paper_results.pipelines.trials else paper.charts
+    charts = [chart for chart in drawable if {*chart.studies} <= paper_results.logged.keys()]
     for chart in charts:
         with drawing("double"):
             if chart.studies:

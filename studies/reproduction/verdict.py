@@ -38,6 +38,7 @@ ON_A_TASK = {
     Verdict.FAIL: "not reproduced",
     Verdict.EXPLAINED: "not reproduced",
     Verdict.INCONCLUSIVE: "open",
+    Verdict.NOT_TESTABLE: "not testable",
 }
 
 

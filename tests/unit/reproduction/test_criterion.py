@@ -91,6 +91,7 @@ def statement(folder: Path, text: str) -> Statement:
 def test_a_claim_has_its_sentence_and_its_conditions_at_each_scale(tmp_path: Path) -> None:
     small = statement(tmp_path, WHOLE + REAL)
     assert small.real is not None
+    assert small.conditions is not None
     assert small.conditions == Conditions(
         '"It is twice as fast" (section 2)', "ResNet-50, 8 GPUs", "an MLP", "ours: a tenth is worth a change"
     )

@@ -148,6 +148,7 @@ def test_a_claim_passes_on_all_tasks_and_fails_on_all_that_were_run_a_real_one_a
     assert both.verdict is verdict
     assert [each.what for each in both.checks] == ["shapes: x", "fashion: x"]
     words = {PASS: "reproduced", FAIL: "not reproduced", EXPLAINED: "not reproduced", OPEN: "open"}
+    words[Verdict.NOT_TESTABLE] = "not testable"
     assert both.reason.startswith(f"On shapes {words.get(shapes, shapes)}. Why.\n\nOn fashion ")
 
 
