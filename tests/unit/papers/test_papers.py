@@ -77,6 +77,18 @@ def test_a_paper_is_called_like_its_file_and_shows_what_it_has() -> None:
         assert used == {study.name for study in paper.studies} - {"base"}  # `base` has chosen a rate that is typed
 
 
+def test_pages_tell_a_paper_s_sentence_and_conditions_from_ours() -> None:
+    for paper in (*papers_of(SMALL), *papers_of(REAL)):
+        page = (ROOT / "results" / "papers" / f"{paper.key}.md").read_text()
+        for claim in paper.claims:
+            section = page.partition(f"\n### {claim.id}\n")[2].partition("\n##")[0]
+            known = claim.statement.conditions
+            lines = [] if known is None else [f"- Published: {known.published}", f"- There: {known.there}"]
+            lines += [] if known is None else [f"- Here: {known.here}", "- Threshold: "]
+            assert section
+            assert all(f"\n{line}" in section for line in lines)
+
+
 def test_every_page_says_what_was_shown_and_links_to_what_there_is() -> None:
     for page in (ROOT / "results" / "papers").glob("*.md"):
         text = page.read_text()
