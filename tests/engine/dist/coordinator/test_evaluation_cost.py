@@ -78,7 +78,7 @@ def test_evaluations_give_way_to_workers() -> None:
             address = listener.getsockname()
             job = ProcessJob(experiment, build_problem(experiment), address, TOKEN, 60.0, 1.0, 1, devices)
             of = Coordinator(job, Hub(listener, TOKEN, print, MessageRules(job)), print, None)
-            of.listen()
+            of.monitor.listen()
             next(of.run(lambda: False, print))
             of.close("failed")
             return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())

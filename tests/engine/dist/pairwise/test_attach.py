@@ -200,7 +200,7 @@ def test_a_stopped_owner_is_read_no_further_than_its_word_and_answers_again_late
 
 def test_memory_that_cannot_be_read_is_sent_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As page-locked memory of NVIDIA's drivers before 545, which the kernel refuses with EFAULT."""
-    monkeypatch.setattr("dsgd.engines.dist.pairwise.frame_socket.PIECE_BYTES", wire.LEAST_BYTES // 3)
+    monkeypatch.setattr("dsgd.engines.dist.pairwise.wire.PIECE_BYTES", wire.LEAST_BYTES // 3)
     asked, read = list[int](), ProcessMemory.read_into
 
     def refused(memory: ProcessMemory, view: memoryview, address: int) -> None:
