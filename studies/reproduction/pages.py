@@ -88,15 +88,8 @@ class Results:
 def write_paper(paper_results: Results, results: Path) -> None:
     """Write the page and the figures of a paper into an existing folder."""
     paper = paper_results.paper
-    drawable = () if paper.needs and not paper_results.pipelines.trials else paper.charts
-    charts = [chart for chart in drawable if {*chart.studies} <= paper_results.logged.keys()]
-    for chart in charts:
-        with drawing("double"):
-            if chart.studies:
-                figure = add_setting(chart.draw(paper_results.logged), runs_of(chart, paper_results.logged))
-            else:
-                figure = chart.draw(paper_results.pipelines)
-            save(figure, results / _file(paper, chart))
+    known = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
+    charts = [chart for chart in known if _draw(paper_results, chart, results)]
     parts = [
         f"# {paper.title}",
         paper.reference,
@@ -116,6 +109,18 @@ def write_paper(paper_results: Results, results: Path) -> None:
     ]
     text = "\n\n".join(part for part in parts if part) + "\n"
     write_atomically(page_of(paper, results), text.encode())
+
+
+def _draw(paper_results: Results, chart: Chart, results: Path) -> bool:
+    """Write a figure. Returns whether there is something in it."""
+    with drawing("double"):
+        figure = chart.draw(paper_results.logged if chart.studies else paper_results.pipelines)
+        if figure is None:
+            return False
+        if chart.studies:
+            figure = add_setting(figure, runs_of(chart, paper_results.logged))
+        save(figure, results / _file(paper_results.paper, chart))
+    return True
 
 
 def runs_of(chart: Chart, logged: Evidence) -> list[Run]:

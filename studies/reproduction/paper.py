@@ -95,12 +95,12 @@ class Claim:
 @dataclass(frozen=True)
 class Chart:
     """A figure. name: of its file. caption: what one sees. studies: whose runs it shows; none: pipelines. more: studies
-    whose runs it shows as well, once they are run."""
+    whose runs it shows as well, once they are run. draw: returns None where pipelines are too few."""
 
     name: str
     caption: str
     studies: tuple[str, ...]
-    draw: Callable[..., Figure]
+    draw: Callable[..., Figure | None]
     more: tuple[str, ...] = ()
 
 

@@ -241,7 +241,7 @@ def _sum_of_logs(checks: Sequence[Check]) -> float:
     return sum(math.log(check.value.median) if check.value.median > 0 else -math.inf for check in checks)
 
 
-def steps_over_nodes(pipelines: Pipelines) -> Figure:
+def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
     """Draw T* against the number of nodes, a panel for each task."""
     panels = []
     for task in TASKS:
@@ -256,10 +256,10 @@ def steps_over_nodes(pipelines: Pipelines) -> Figure:
             if points:
                 lines.append(ChartLine(label, algo, points, variant))
         panels.append(ChartPanel(task, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True))
-    return chart(panels)
+    return chart(panels) if any(line.points for panel in panels for line in panel.lines) else None
 
 
-def ratio_over_levels(pipelines: Pipelines) -> Figure:
+def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
     """Draw the steps of each contender over those of all-reduce, from early to late losses, a panel for each task."""
     panels = []
     for task in TASKS:
@@ -271,7 +271,7 @@ def ratio_over_levels(pipelines: Pipelines) -> Figure:
             lines.append(ChartLine(label, algo, points, variant))
         title, ratio_label = f"{task}, {CURVED} nodes", "steps over those of all-reduce"
         panels.append(ChartPanel(title, "test loss", ratio_label, lines, level=1.0))
-    return chart(panels)
+    return chart(panels) if any(line.points for panel in panels for line in panel.lines) else None
 
 
 def _at_level(pipelines: Pipelines, cell: Candidate, exact: Candidate, level: float) -> Estimate | None:

@@ -76,7 +76,7 @@ def test_every_point_of_a_study_resolves(paper: Paper, here: Path) -> None:
 def test_redrawn_pages_and_figures_are_the_committed_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "papers"
     copy.mkdir()
-    for path in RESULTS.glob("*.jsonl.gz"):
+    for path in (*RESULTS.glob("*.jsonl.gz"), *RESULTS.glob("*.csv")):
         shutil.copy(path, copy)
     assert main(["--redraw", "--results", str(copy)]) == 0
     score = capsys.readouterr().out.strip()
