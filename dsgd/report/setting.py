@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import PurePath
+from string import Formatter
 from typing import Any
 
 import yaml
@@ -18,7 +19,7 @@ from dsgd.record.reader import Run, number
 from dsgd.report.fields import DERIVED, field_value
 from dsgd.report.labels import differing_settings, flatten, goal_text
 from dsgd.report.time_to_target import rule_text
-from dsgd.report.units import bandwidth, duration, share, size
+from dsgd.report.units import bandwidth, duration, share, size, unit_of, wording
 from dsgd.safe_text import plain_number
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
@@ -29,42 +30,6 @@ _COUNTS = ("nodes", "budget.epochs", "budget.samples", "budget.steps")
 _EARLIER = {"data.seed": 0, "schedule.final": 0}  # defaults of keys that older records have
 
 ValueText = Callable[[Any], str]
-# key of the cluster: its text, of a value that is not the usual one
-_CLUSTER: dict[str, ValueText] = {
-    "cluster.bandwidth": bandwidth,
-    "cluster.latency_s": lambda value: f"{duration(value)} latency",
-    "cluster.receive_bandwidth": lambda value: f"{bandwidth(value)} received",
-    "cluster.protocol_efficiency": lambda value: f"{share(value)} of it payload",
-    "cluster.window_bytes": lambda value: f"windows of {size(value)}",
-    "cluster.connection_bandwidth": lambda value: f"{bandwidth(value)} a connection",
-    "cluster.streams": lambda value: f"{value} connections a pair",
-    "cluster.links": lambda value: f"regions {', '.join(map(str, value['regions']))}",
-    "cluster.server_bandwidth": lambda value: f"servers {bandwidth(value)}",
-    "cluster.servers_colocated": lambda _: "servers on workers' ports",
-    "cluster.node_bandwidth": lambda value: f"nodes {_mapping(value, bandwidth)}",
-    "cluster.islands": lambda value: f"{value} islands",
-    "cluster.wan_bandwidth": lambda value: f"{bandwidth(value)} between islands",
-    "cluster.wan_latency_s": lambda value: f"{duration(value)} latency between islands",
-    "cluster.receive_overhead_s": lambda value: f"{duration(value)} for each received vector",
-    "cluster.chunks_per_message": lambda value: f"{value} chunks a message",
-    "cluster.collective": lambda value: f"all-reduce {value}",
-    "cluster.collective_messages": lambda _: "simulated message by message",
-    "cluster.slice_bytes": lambda value: f"slices of {size(value)}",
-    "cluster.collective_startup_s": lambda value: f"{duration(value)} before each all-reduce",
-    "cluster.bucket_bytes": lambda value: f"buckets of {size(value)}",
-    "cluster.bucket_startup_s": lambda value: f"{duration(value)} before each bucket",
-    "cluster.jitter": lambda value: f"jitter {share(value)}",
-    "cluster.jitter_distribution": str,
-    "cluster.jitter_skew": lambda value: f"of skew {value:g}",
-    "cluster.jitter_persistent": lambda value: f"{share(value)} of it for good",
-    "cluster.jitter_memory_s": lambda value: f"slow phases of {duration(value)}",
-    "cluster.compute_trace": lambda value: f"gradient times of {PurePath(value).name}",
-    "cluster.slow_nodes": lambda value: f"slow nodes {_mapping(value, lambda factor: f'{factor:g} times as long')}",
-    "cluster.stalls": lambda value: f"stalls: {_entries(value)}",
-    "cluster.failures": lambda value: f"failures: {_entries(value)}",
-    "cluster.congestion": lambda value: f"congestion: {_entries(value)}",
-    "cluster.loss": lambda value: f"{share(value)} of messages lost",
-}
 
 
 def setting_text(runs: Sequence[Run]) -> str:
@@ -75,15 +40,15 @@ def setting_text(runs: Sequence[Run]) -> str:
         _joined(" on ", [_choice(runs, "model"), _choice(runs, "data")]),
         _optimizer(runs),
         _schedule(runs),
-        _spanned(runs, "batch_size", lambda value: f"batch {value} per node"),
-        _unusual(runs, "precision", str),
+        _spanned(runs, "batch_size"),
+        _unusual(runs, "precision"),
         _budget(runs),
-        _spanned(runs, "nodes", lambda value: f"{value} nodes"),
-        _unusual(runs, "topology.name", lambda value: f"topology {value}"),
+        _spanned(runs, "nodes"),
+        _unusual(runs, "topology.name"),
         *_machines(runs),
         f"target: {goal}, reached {rule_text(runs)}" if (goal := goal_text(runs)) else "",
-        _unusual(runs, "data.validation", lambda value: f"{share(value)} of the training samples held out"),
-        _spanned(runs, "seed", lambda value: f"seed {value}", lambda text: f"seeds {text.replace(' or ', ' and ')}"),
+        _unusual(runs, "data.validation"),
+        _spanned(runs, "seed", lambda text: f"seeds {text.replace(' or ', ' and ')}"),
     ]
     text = "; ".join(part for part in parts if part)
     return f"setting: {text}" if text else ""
@@ -132,7 +97,7 @@ def _machines(runs: Sequence[Run]) -> list[str]:
     if not simulated:
         return ["real processes"]
     return [
-        *(_each(simulated, key, text) for key, text in _CLUSTER.items()),
+        *(_each(simulated, key) for key in _worded_keys("cluster")),
         _gradient_time(simulated),
         _messages(simulated),
         "real processes besides" if len(simulated) < len(runs) else "",
@@ -165,36 +130,19 @@ def _messages(runs: Sequence[Run]) -> str:
 
 def _optimizer(runs: Sequence[Run]) -> str:
     name = _shared(runs, "optimizer.name") or _last(_shared(runs, "optimizer._target_"))
-    parts = [
-        str(name).upper() if name == "sgd" else str(name or ""),
-        _spanned(runs, "optimizer.lr", lambda value: f"lr {value:g}", lambda text: f"lr {text}"),
-        _unusual(runs, "optimizer.momentum", lambda value: f"momentum {value:g}"),
-        _unusual(runs, "optimizer.nesterov", lambda _: "Nesterov"),
-        _unusual(runs, "optimizer.weight_decay", lambda value: f"weight decay {value:g}"),
-        _unusual(runs, "optimizer.decay_norm_and_bias", lambda _: "none of norms and biases"),
-        _unusual(runs, "optimizer.betas", lambda value: f"betas {value_text(value)}"),
-        _unusual(runs, "optimizer.eps", lambda value: f"eps {value:g}"),
-    ]
-    return _joined(", ", parts)
+    shown, (rate, *others) = str(name).upper() if name == "sgd" else str(name or ""), _worded_keys("optimizer")
+    return _joined(", ", [shown, _spanned(runs, rate), *(_unusual(runs, key) for key in others)])
 
 
 def _schedule(runs: Sequence[Run]) -> str:
     kind = _shared(runs, "schedule.kind")
     steps = f" at {value_text(_shared(runs, 'schedule.milestones'))}" if kind == "step" else ""
-    parts = [
-        f"{kind} schedule{steps}" if kind else "",
-        _unusual(runs, "schedule.warmup_epochs", lambda value: f"warm-up {value:g} epochs"),
-        _unusual(runs, "schedule.linear_scaling", lambda _: "linear scaling"),
-        _unusual(runs, "schedule.reference_batch", lambda value: f"reference batch {value}"),
-        _unusual(runs, "schedule.final", lambda value: f"down to {share(value)}"),
-    ]
-    return _joined(", ", parts)
+    others = [_unusual(runs, key) for key in _worded_keys("schedule")]
+    return _joined(", ", [f"{kind} schedule{steps}" if kind else "", *others])
 
 
 def _budget(runs: Sequence[Run]) -> str:
-    units = ("epochs", "samples", "steps")
-    parts = [_spanned(runs, f"budget.{unit}", lambda value, unit=unit: f"{value} {unit}") for unit in units]
-    parts.append(_spanned(runs, "budget.time_s", duration, str, duration))
+    parts = [_spanned(runs, key) for key in _worded_keys("budget")]
     return f"budget {text}" if (text := _joined(", ", parts)) else ""
 
 
@@ -219,32 +167,19 @@ def _choice_names(runs: Sequence[Run], group: str) -> list[str]:
     return list(dict.fromkeys(name for run in runs if (name := run.chosen(group))))
 
 
-def _spanned(
-    runs: Sequence[Run],
-    key: str,
-    text: ValueText,
-    several: Callable[[str], str] | None = None,
-    each: ValueText = plain_number,
-) -> str:
+def _spanned(runs: Sequence[Run], key: str, several: Callable[[str], str] | None = None) -> str:
     """Return the text of a number; of several the text of their list, or of the smallest and the largest.
 
-    several: text of a list, default: that of a number. each: text of a number within a list."""
+    several: text of a list, default: that of a number."""
     values = [value for run in runs if (value := run.setting(key)) is not None]
     if not values or any(number(value) != value for value in values):
         return ""
     if len(distinct := sorted(set(values))) == 1:
         if key not in _COUNTS:
-            return text(distinct[0])
-        return text(_Listed(plain_number(distinct[0]))).removesuffix("s" * (distinct[0] == 1))
-    listed = _listed(distinct, each)
-    return several(listed) if several else text(_Listed(listed))
-
-
-class _Listed(str):
-    """A list of numbers in place of a number, in a text of one."""
-
-    def __format__(self, spec: str) -> str:
-        return str(self)
+            return _worded(key, distinct[0])
+        return _worded(key, _Written(plain_number(distinct[0]))).removesuffix("s" * (distinct[0] == 1))
+    listed = _listed(distinct, duration if unit_of(key) == "s" else plain_number)
+    return several(listed) if several else _worded(key, _Written(listed))
 
 
 def _listed(values: Sequence[float], text: ValueText) -> str:
@@ -256,26 +191,46 @@ def _listed(values: Sequence[float], text: ValueText) -> str:
     return f"{', '.join(before)} or {last}" if before else last
 
 
-def _unusual(runs: Sequence[Run], key: str, text: ValueText) -> str:
+def _worded_keys(group: str) -> list[str]:
+    """Return the keys of a group that a caption can say, in its order."""
+    return [key for key in wording("setting") if key.startswith(f"{group}.")]
+
+
+def _unusual(runs: Sequence[Run], key: str) -> str:
     """Return the text of a value that all share and that is not the usual one; empty otherwise."""
     value = _shared(runs, key)
-    return "" if value is None or (key in usual() and value == usual()[key]) else _written(key, value, text)
+    return "" if value is None or (key in usual() and value == usual()[key]) else _worded(key, value)
 
 
-def _each(runs: Sequence[Run], key: str, text: ValueText) -> str:
+def _each(runs: Sequence[Run], key: str) -> str:
     """Return the text of a value of the cluster that is not the usual one; of several numbers the text of each."""
     if _shared(runs, key) is not None:
-        return _unusual(runs, key, text)
+        return _unusual(runs, key)
     values = [run.setting(key) for run in runs]
-    return _listed([number(value) for value in values], text) if all(number(v) == v for v in values) else ""
+    numbers = [number(value) for value in values]
+    return _listed(numbers, partial(_worded, key)) if numbers == values else ""
 
 
-def _written(key: str, value: Any, text: ValueText) -> str:
+def _worded(key: str, value: Any) -> str:
     """Return the text of a value; of one that no run of today can have, as in a record of another version, plainly."""
     try:
-        return text(value)
+        return _Wording().format(wording("setting")[key], value)
     except (TypeError, ValueError):
         return f"{key} {value}"
+
+
+class _Written(str):
+    """Numbers that are texts already."""
+
+
+class _Wording(Formatter):
+    """Writes the values in a text of wording.yaml, `{:duration}`, as a person reads them."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value by one of WRITTEN, or as Python does."""
+        if isinstance(value, _Written):
+            return value
+        return WRITTEN[format_spec](value) if format_spec in WRITTEN else format(value, format_spec)
 
 
 def _shared(runs: Sequence[Run], key: str) -> Any:
@@ -295,7 +250,7 @@ def value_text(value: Any) -> str:
     return "[" + ", ".join(map(value_text, value)) + "]" if isinstance(value, list) else str(value)
 
 
-def _mapping(value: Any, text: ValueText) -> str:
+def _by_node(value: Any, text: ValueText) -> str:
     nodes = value.items() if isinstance(value, Mapping) else None
     return str(value) if nodes is None else ", ".join(f"{node} ({text(each)})" for node, each in nodes)
 
@@ -309,3 +264,18 @@ def _entries(value: Any) -> str:
 
 def _joined(separator: str, parts: Sequence[str]) -> str:
     return separator.join(part for part in parts if part)
+
+
+# how wording.yaml has values written
+WRITTEN: Mapping[str, ValueText] = {
+    "bandwidth": bandwidth,
+    "bandwidths": partial(_by_node, text=bandwidth),
+    "duration": duration,
+    "entries": _entries,
+    "factors": partial(_by_node, text=lambda factor: f"{factor:g} times as long"),
+    "file": lambda value: PurePath(value).name,
+    "regions": lambda value: ", ".join(map(str, value["regions"])),
+    "share": share,
+    "size": size,
+    "typed": value_text,
+}

@@ -1,5 +1,5 @@
 """Know the units of configuration keys, read numbers that carry a unit, like 10ms, 46.8MB or 1Gbit, and write them as
-people read them: keys in words, numbers in the units that suit them, like `bandwidth=1 Gbit/s`."""
+people read them: keys in the words of wording.yaml, numbers in the units that suit them, like `bandwidth=1 Gbit/s`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 from dsgd.safe_text import plain_number
 
@@ -93,16 +97,6 @@ _SHARES = (
     "cluster.jitter", "cluster.jitter_persistent", "cluster.loss", "cluster.protocol_efficiency", "data.validation",
 )  # fmt: skip
 _PLAIN_GROUPS = ("", "algo", "budget", "cluster", "optimizer", "target")  # whose keys need no word for the group
-_NAMES = {
-    "algo": "algorithm",
-    "batch_size": "batch size per node",
-    "cluster.failures.every_s": "mean time between failures of a node",
-    "cluster.gradient_s": "time of a gradient",
-    "cluster.loss": "messages lost",
-    "cluster.message_bytes": "message size",
-    "optimizer.lr": "learning rate",
-    "optimizer.weight_decay": "weight decay",
-}
 
 
 @dataclass(frozen=True)
@@ -141,6 +135,12 @@ def assigned(short: str, key: str, value: str) -> str:
     if unit is None or not math.isfinite(number):
         return f"{short}={value}"
     return f"{_bare(short)}={in_units(number, unit, EXACT_DIGITS)}"
+
+
+@cache
+def wording(section: str) -> Mapping[str, str]:
+    """Return a section of wording.yaml: `fields`, `keys` or `setting`."""
+    return yaml.safe_load(files("dsgd.report").joinpath("wording.yaml").read_text(encoding="utf-8"))[section]
 
 
 def bandwidth(bits_per_s: float) -> str:
@@ -191,7 +191,7 @@ def _name(key: str) -> str:
         return f"{_name(group)} of node {last}"
     spelled = _bare(last).replace("_", " ")
     alone = unit_of(key) is not None or group in _PLAIN_GROUPS
-    return _NAMES.get(key) or (spelled if alone else f"{group.replace('.', ' ')} {spelled}")
+    return wording("keys").get(key) or (spelled if alone else f"{group.replace('.', ' ')} {spelled}")
 
 
 def _bare(name: str) -> str:

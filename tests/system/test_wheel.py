@@ -50,7 +50,8 @@ def check_contents(wheel: Path) -> None:
     sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
     kernels = {name for name in packed if name.startswith("dsgd/gradients/_kernels.")}
     assert len(kernels) == (shutil.which("cc") is not None)
-    beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/report/page.html", "dsgd/py.typed"}
+    beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/py.typed"}
+    beside |= {"dsgd/report/page.html", "dsgd/report/wording.yaml"}
     assert packed == sources | beside | kernels
     metadata = archive_text(wheel, "METADATA")
     assert f"\nVersion: {PROJECT['version']}\n" in metadata
