@@ -47,34 +47,11 @@ _COLOURS = (
 _LINES = ("solid", (0, (5, 2)), (0, (1, 1.3)), (0, (6, 2, 1, 2)), (0, (3, 1.5, 1, 1.5, 1, 1.5)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "p", "h")
 
-
-_SETTINGS: dict[str, Any] = {
-    "text.parse_math": False,  # names of users' choices may hold a dollar
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 100,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.columnspacing": 1.4,
-    "legend.fontsize": "medium",
-    "legend.handlelength": 3.2,
-    "xtick.labelsize": "medium",
-    "ytick.labelsize": "medium",
-    "pdf.fonttype": 42,
-    "savefig.dpi": 150,
-    "svg.hashsalt": "dsgd",  # element ids would be random otherwise
-}
 _METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": None},
     "svg": {"Date": None},
     "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
 }
-
-
 _captioned: ContextVar[bool] = ContextVar("captions stand in the figures", default=True)
 _beside: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()  # captions that do not
 
@@ -138,7 +115,7 @@ def drawing(width: str = "wide", log: Collection[str] | None = None, captions: b
     sizes |= {"lines.linewidth": 0.15 * page.points, "lines.markersize": 0.5 * page.points}
     token = _captioned.set(captions)
     try:
-        with matplotlib.style.context(["default", _SETTINGS | sizes]), logarithmic(log):
+        with matplotlib.style.context(["default", "dsgd.report.figures", sizes]), logarithmic(log):
             yield
     finally:
         _captioned.reset(token)

@@ -51,7 +51,7 @@ def check_contents(wheel: Path) -> None:
     kernels = {name for name in packed if name.startswith("dsgd/gradients/_kernels.")}
     assert len(kernels) == (shutil.which("cc") is not None)
     beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/py.typed"}
-    beside |= {"dsgd/report/page.html", "dsgd/report/wording.yaml"}
+    beside |= {f"dsgd/report/{name}" for name in ("figures.mplstyle", "page.html", "wording.yaml")}
     assert packed == sources | beside | kernels
     metadata = archive_text(wheel, "METADATA")
     assert f"\nVersion: {PROJECT['version']}\n" in metadata
