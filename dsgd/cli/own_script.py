@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from dsgd.engines.rules.suitable import why_not
@@ -43,7 +45,7 @@ def usage(values: Mapping[str, Any]) -> str:
 
 
 def script(values: Mapping[str, Any], file: str) -> str:
-    """Return a script that runs as it is, on invented data, with places for the user's model and data.
+    """Return own_script.txt, which runs as it is, on invented data, with places for the user's model and data.
 
     file: its name, for the line that starts it. Raises ConfigError for a method or an optimiser that `dsgd.torch` does
     not have."""
@@ -51,7 +53,8 @@ def script(values: Mapping[str, Any], file: str) -> str:
         raise ConfigError(f"--script needs a winner that dsgd.torch.distribute can train, got {reason}")
     budget, nodes = values["budget"], values["nodes"]
     epochs = 20 if budget["epochs"] is None else budget["epochs"]
-    return SCRIPT.format(
+    template = Template(files("dsgd.cli").joinpath("own_script.txt").read_text(encoding="utf-8"))
+    return template.substitute(
         algo=values["algo"]["name"],
         file=file,
         nodes=nodes,
@@ -104,83 +107,3 @@ def _options(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _given(schedule: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value!r}" for key, value in _options(schedule).items())
-
-
-SCRIPT = '''"""Train a model by {algo}, as dsgd-compare has found it. Put your model and your data in; start it by
-
-    torchrun --nproc-per-node={nodes} {file}
-"""
-
-import os
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
-
-import dsgd.torch
-from dsgd.optim.schedule import Schedule
-
-EPOCHS = {epochs}
-BATCH_SIZE = {batch_size}  # of each rank
-SCHEDULE = Schedule({schedule})
-SCALE = {scale}  # of the linear scaling rule, for {nodes} ranks
-
-
-def build_model() -> nn.Module:
-    """Return the model: put yours in."""
-    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 4))
-
-
-def build_data(train: bool) -> Dataset:
-    """Return pairs of an input and a label: put yours in."""
-    source = torch.Generator().manual_seed(int(train))
-    inputs = torch.randn(2048 if train else 512, 20, generator=source)
-    return TensorDataset(inputs, inputs[:, :4].argmax(dim=1))
-
-
-def main() -> None:
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    torch.manual_seed({seed})
-
-    model = build_model().to(device)
-    optimizer = {optimizer}
-    model = {distribute}
-    train, test = build_data(train=True), build_data(train=False)
-    sampler = DistributedSampler(train, seed={seed})
-    loader = DataLoader(train, BATCH_SIZE, sampler=sampler, drop_last=True)
-    rates = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: SCHEDULE.factor(step / max(len(loader), 1), EPOCHS, SCALE)
-    )
-    for epoch in range(EPOCHS):
-        sampler.set_epoch(epoch)
-        model.train()
-        for inputs, labels in loader:
-            nn.functional.cross_entropy(model(inputs.to(device)), labels.to(device)).backward()
-            model.step()
-            rates.step()
-        with model.output() as output:  # on every rank
-            accuracy = evaluate(output, test, device)
-            if dist.get_rank() == 0:
-                print(f"epoch {{epoch + 1}}: test accuracy {{accuracy:.3f}}", flush=True)
-                torch.save(output.state_dict(), "model.pt")
-    dist.destroy_process_group()
-
-
-@torch.no_grad()
-def evaluate(model: nn.Module, data: Dataset, device: torch.device) -> float:
-    model.eval()
-    right = total = 0
-    for inputs, labels in DataLoader(data, 256):
-        right += int((model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum())
-        total += len(labels)
-    return right / total
-
-
-if __name__ == "__main__":
-    main()
-'''
