@@ -6,7 +6,6 @@ enough: a mark may find fast workers some steps ahead of slow ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,14 +35,8 @@ def derived(measured: Run, timing: Run) -> Run:
         for mark in measured.metrics
         if mark["samples"] <= samples[-1]
     ]
-    return retimed(replace(measured, config=timing.config, metrics=marks), timing.summary or {})
-
-
-def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
-    """Return a run whose marks have other times with a summary that has them, too. timing: the summary of the run that
-    they are from, whose waits it has."""
-    summary = {**(run.summary or {}), "time_s": run.metrics[-1]["time_s"]}
-    run = replace(run, summary=summary)
+    summary = {**(measured.summary or {}), "time_s": marks[-1]["time_s"]}
+    run = replace(measured, config=timing.config, metrics=marks, summary=summary)
     reached = crossings(run)
     chosen = target_crossing(run)
     times: dict[str, float | None] = {
@@ -52,6 +45,6 @@ def retimed(run: Run, timing: Mapping[str, Any]) -> Run:
         "target_censored_at_s": censored_at_s(run),
         "first_crossing_s": reached.first and reached.first.time_s,
         "stable_crossing_s": reached.stable and reached.stable.time_s,
-        **{name: timing.get(name) for name in WAITS},
+        **{name: (timing.summary or {}).get(name) for name in WAITS},
     }
     return replace(run, summary=summary | {name: value for name, value in times.items() if name in summary})

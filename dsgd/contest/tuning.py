@@ -62,6 +62,10 @@ class Axis:
             return [value / FACTOR, value * FACTOR]
         return [*([value // FACTOR] if value % FACTOR == 0 else []), value * FACTOR]
 
+    def half_way(self, value: float) -> list[float]:
+        """Return the values half-way to the neighbours of a value; none of integers."""
+        return [value / HALF_WAY, value * HALF_WAY] if self.between else []
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -108,7 +112,7 @@ def next_values(
     if not missing:
         missing = [values for values in beside(axes, best(coarse)) if values not in outcomes]
     if not missing and fine:
-        missing = [values for values in half_way(axes, best(coarse)) if values not in outcomes]
+        missing = [values for values in beside(axes, best(coarse), half_way=True) if values not in outcomes]
     return missing[: most - len(outcomes)]
 
 
@@ -135,22 +139,12 @@ def on_grid(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> dict[Va
     }
 
 
-def half_way(axes: Sequence[Axis], values: Values) -> list[Values]:
-    """Return the values that differ from these in one key, which is no integer, by the root of a factor."""
-    return [
-        (*values[:i], near, *values[i + 1 :])
-        for i, axis in enumerate(axes)
-        if axis.between
-        for near in (values[i] / HALF_WAY, values[i] * HALF_WAY)
-    ]
-
-
-def beside(axes: Sequence[Axis], values: Values) -> list[Values]:
-    """Return the values that differ from these in one key, by one factor."""
+def beside(axes: Sequence[Axis], values: Values, half_way: bool = False) -> list[Values]:
+    """Return the values that differ from these in one key: by one factor, or half of it, which integers have not."""
     return [
         (*values[:i], neighbour, *values[i + 1 :])
         for i, axis in enumerate(axes)
-        for neighbour in axis.neighbours(values[i])
+        for neighbour in (axis.half_way(values[i]) if half_way else axis.neighbours(values[i]))
     ]
 
 

@@ -164,11 +164,6 @@ class Contest:
         return len(self.standings[0].scores)
 
     @property
-    def pairs(self) -> int:
-        """Return the number of pairs of contenders, each of which can look different by chance."""
-        return pairs_of(len(self.standings))
-
-    @property
     def confidence(self) -> float:
         """Return the confidence of all intervals of ratios together that the seeds allow; not above 0 for too few."""
         return confidence_of(self.seeds, len(self.standings))
@@ -222,7 +217,7 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
 
 
 def pairs_of(contenders: int) -> int:
-    """Return the number of pairs of so many contenders; 1 for one, whose intervals need no correction."""
+    """Return the number of pairs of so many contenders, each of which can look different by chance; 1 for one."""
     return max(1, math.comb(contenders, 2))
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from dsgd.record.reader import number
-from dsgd.report.contest import Contender, Contest, Prices, Standing, score
+from dsgd.report.contest import Contender, Contest, Prices, Standing, pairs_of, score
 from dsgd.report.fields import estimate_of, field_value
 from dsgd.report.interval import CONFIDENCE, Estimate
-from dsgd.report.labels import differing_settings, status_note
+from dsgd.report.labels import differing_settings, status_text
 from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
@@ -43,9 +43,8 @@ def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable
     columns[score_heading] = [standing.score for standing in order]
     if len(order) > 1:
         columns["times the first's"] = [ratio_cell(standing.ratio) for standing in order]
-    status = [status_note(standing.runs).strip(" ()") or "completed" for standing in order]
-    if set(status) != {"completed"}:
-        columns["status"] = list(status)
+    if any(run.outcome != "completed" for run in contest.runs):
+        columns["status"] = [status_text(standing.runs) for standing in order]
     heading, tuned = _tuned([standing.contender for standing in order])
     if contest.prices is not None:
         columns["time to target (s)"] = list(_scores(contest, None))
@@ -118,7 +117,8 @@ def tuning_notes(contest: Contest) -> list[str]:
 
 def _confidence(contest: Contest) -> str:
     """Say how sure all intervals of ratios are together."""
-    of_all = f"corrected for {contest.pairs} pairs of contenders: " * (contest.pairs > 1) + "confidence"
+    pairs = pairs_of(len(contest.standings))
+    of_all = f"corrected for {pairs} pairs of contenders: " * (pairs > 1) + "confidence"
     if contest.confidence >= CONFIDENCE:
         return f"{of_all} {contest.confidence:.0%}"
     return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {contest.seeds_needed} seeds"

@@ -137,12 +137,16 @@ def goal_text(runs: Sequence[Run]) -> str:
     return " or ".join(kinds)
 
 
-def status_note(runs: Sequence[Run]) -> str:
-    """Return ` (diverged)`, ` (2 of 3 interrupted)`, ... for runs that did not complete or have collapsed; empty if
-    there are none."""
+def status_text(runs: Sequence[Run]) -> str:
+    """Return the status of all, or how many have which: `completed`, `diverged`, `2 of 3 interrupted`."""
     counts = Counter(run.outcome for run in runs if run.outcome != "completed")
     notes = [status if count == len(runs) else f"{count} of {len(runs)} {status}" for status, count in counts.items()]
-    return f" ({', '.join(notes)})" if notes else ""
+    return ", ".join(notes) or "completed"
+
+
+def status_note(runs: Sequence[Run]) -> str:
+    """Return the status in brackets, ` (diverged)`, of runs that did not complete or have collapsed; else nothing."""
+    return "" if (text := status_text(runs)) == "completed" else f" ({text})"
 
 
 def time_notes(runs: Sequence[Run]) -> list[str]:

@@ -16,9 +16,7 @@ import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.markers import MarkerStyle
 
-from dsgd.record.bounded import json_object, read_bounded
-from dsgd.record.reader import SUMMARY_BYTES, Run
-from dsgd.record.writer import ENV
+from dsgd.record.reader import Run, read_env
 from dsgd.report.curves import MANY, X_FIELDS, has_data, median_curve, x_axis
 from dsgd.report.fields import LABELS
 from dsgd.report.interval import Estimate
@@ -146,7 +144,7 @@ def _dashes(line: Any) -> str:
 def _table(table: ReportTable) -> str:
     kept = [i for i, heading in enumerate(table.headings) if heading not in table.headings[:i]]  # status comes twice
     texts = {i for i in kept if table.headings[i] in table.texts}
-    heads = "".join(_heading(table.headings[i], i in texts) for i in kept)
+    heads = {table.headings[i]: i in texts for i in kept}
     rows = [
         "".join(_cell(cells[i], _sort_value(values[i]), i in texts) for i in kept)
         for values, cells in zip(table.rows, table.cells, strict=True)
@@ -154,13 +152,14 @@ def _table(table: ReportTable) -> str:
     return _sortable(heads, rows, "configurations")
 
 
-def _sortable(heads: str, rows: Sequence[str], name: str) -> str:
+def _sortable(headings: Mapping[str, bool], rows: Sequence[str], name: str) -> str:
+    """Return a table that its headings sort. headings: whether each stands above text. rows: their cells."""
+    heads = "".join(
+        f'<th scope="col"{_class(text=is_text)}><button>{for_html(text)}</button></th>'
+        for text, is_text in headings.items()
+    )
     body = "".join(f"<tr>{row}</tr>\n" for row in rows)
     return f'<table class="sortable" id="{name}"><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>'
-
-
-def _heading(text: str, is_text: bool) -> str:
-    return f'<th scope="col"{_class(text=is_text)}><button>{for_html(text)}</button></th>'
 
 
 def _cell(text: str, value: str, is_text: bool) -> str:
@@ -193,7 +192,7 @@ def _configuration(runs: Sequence[Run]) -> str:
 def _differences(runs: Sequence[Run]) -> str:
     """Return the table of the keys in which the configurations differ, a row for each run."""
     settings = differing_settings(runs)
-    heads = "".join(_heading(text, True) for text in ("run", "status", *settings, "folder"))
+    heads = dict.fromkeys(("run", "status", *settings, "folder"), True)
     columns = [run_labels(runs), [run.outcome for run in runs], *settings.values(), [str(run.folder) for run in runs]]
     rows = ["".join(_cell(text, text, True) for text in texts) for texts in zip(*columns, strict=True)]
     line = f"{counted(len(settings), 'key')} in which runs differ"
@@ -207,7 +206,7 @@ def _environments(runs: Sequence[Run]) -> str:
     """Return what env.json says, a column for each environment that some runs share; the command is each run's own."""
     shared: dict[str, tuple[dict[str, str], list[str]]] = {}
     for name, run in zip(run_labels(runs), runs, strict=True):
-        values = {key: _plain(value) for key, value in _environment(run).items() if key != "command"}
+        values = {key: _plain(value) for key, value in read_env(run.folder).items() if key != "command"}
         shared.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(name)
     environments = list(shared.values())
     keys = list(dict.fromkeys(key for values, _ in environments for key in values))
@@ -224,20 +223,6 @@ def _rows(texts: Mapping[str, Sequence[str]]) -> str:
     """Return a row for each key, with its texts."""
     cells = {key: "".join(f'<td class="text">{for_html(text)}</td>' for text in row) for key, row in texts.items()}
     return "".join(f'<tr><th class="text" scope="row">{for_html(key)}</th>{cells[key]}</tr>\n' for key in texts)
-
-
-def _environment(run: Run) -> dict[str, Any]:
-    """Read env.json of a run; empty where there is none. Raises ValueError for a file that is none."""
-    path = run.folder / ENV
-    if not path.is_file():
-        return {}
-    try:
-        values = json_object(read_bounded(path, SUMMARY_BYTES))
-    except OSError as error:
-        raise ValueError(f"{path} must be readable, got: {error.strerror}") from error
-    if values is None:
-        raise ValueError(f"{path} is not a JSON object")
-    return values
 
 
 def _plain(value: Any) -> str:

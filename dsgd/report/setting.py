@@ -129,8 +129,8 @@ def _messages(runs: Sequence[Run]) -> str:
 
 
 def _optimizer(runs: Sequence[Run]) -> str:
-    name = _shared(runs, "optimizer.name") or _last(_shared(runs, "optimizer._target_"))
-    shown, (rate, *others) = str(name).upper() if name == "sgd" else str(name or ""), _worded_keys("optimizer")
+    name = _shared(runs, "optimizer.name") or str(_shared(runs, "optimizer._target_") or "").rpartition(".")[2]
+    shown, (rate, *others) = "SGD" if name == "sgd" else str(name), _worded_keys("optimizer")
     return _joined(", ", [shown, _spanned(runs, rate), *(_unusual(runs, key) for key in others)])
 
 
@@ -237,10 +237,6 @@ def _shared(runs: Sequence[Run], key: str) -> Any:
     """Return the value of a key that all runs have; None where they differ."""
     values = [run.setting(key) for run in runs]
     return values[0] if all(value == values[0] for value in values) else None
-
-
-def _last(target: Any) -> str | None:
-    return target.rpartition(".")[2] if isinstance(target, str) else None
 
 
 def value_text(value: Any) -> str:

@@ -4,14 +4,13 @@ plain dictionaries with a key for each column."""
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import DERIVED, estimate_of, field_value
 from dsgd.report.interval import estimate, interval_note
-from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, time_notes
+from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, status_text, time_notes
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note
 from dsgd.report.time_to_target import rule_text, unsmoothed_note
@@ -45,7 +44,7 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
     columns: dict[str, list[Cell]] = {"run": [group.label for group in ordered]}
     cells = {heading: [_cell(group, *what) for group in ordered] for heading, what in _COLUMNS.items()}
     measured = {name: some for name, some in cells.items() if any(isinstance(c, str) or c.count for c in some)}
-    status: dict[str, list[Cell]] = {"status": [_status(group.runs) for group in ordered]}
+    status: dict[str, list[Cell]] = {"status": [status_text(group.runs) for group in ordered]}
     bad = any(run.outcome != "completed" for run in runs)
     if "time to target (s)" in measured:
         columns["time to target (s)"] = measured.pop("time to target (s)")
@@ -89,14 +88,6 @@ def _cell(group: Series, field: str, factor: float) -> Any:
     if field == "time_to_target_s" and any(math.isnan(field_value(run, field)) for run in aims):
         return NOT_YET
     return estimate_of(group.runs, field, factor)
-
-
-def _status(runs: Sequence[Run]) -> str:
-    """Return the status of all, or how many have which: `completed`, `1 of 3 diverged`."""
-    counts = Counter(run.outcome for run in runs)
-    if len(counts) == 1:
-        return next(iter(counts))
-    return ", ".join(f"{count} of {len(runs)} {status}" for status, count in counts.items() if status != "completed")
 
 
 def _csv_rows(ordered: Sequence[Series]) -> list[list[Any]]:

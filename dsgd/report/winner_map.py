@@ -195,13 +195,10 @@ def _draw_cell(axes: Axes, x: int, y: int, cell: MapCell, colour: str, inches: f
     longest = max(len(word) for word in [*name.split(" "), cell.lead])
     size = max(_SMALLEST, min(0.9 * points, 0.9 * inches / (longest * _LETTER)))
     text = "\n".join([wrapped(name, max(longest, int(0.9 * inches / (_LETTER * size)))), cell.lead]).strip()
-    ink = "#000000" if _is_light(colour) else "#ffffff"
+    is_light = float(np.dot(to_rgb(colour), (0.299, 0.587, 0.114))) > 0.5
+    ink = "#000000" if is_light else "#ffffff"
     behind = {"facecolor": colour, "edgecolor": "none", "pad": 1.0} if hatch else None
     axes.text(x, y, text, color=ink, ha="center", va="center", fontsize=size, bbox=behind, clip_on=True)
-
-
-def _is_light(colour: str) -> bool:
-    return float(np.dot(to_rgb(colour), (0.299, 0.587, 0.114))) > 0.5
 
 
 def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, Artist]:
