@@ -125,14 +125,7 @@ def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
 
 
 def _take_part(
-    config: RunConfig,
-    devices: Sequence[Any],
-    rank: int,
-    store: Any,
-    host: str,
-    out: Path,
-    steps: int,
-    link_s: float,
+    config: RunConfig, devices: Sequence[Any], rank: int, store: Any, host: str, out: Path, steps: int, link_s: float
 ) -> int:
     """Run one worker of the calibration. host: of the store, at which rank 0's machine is reached."""
     import torch

@@ -151,13 +151,7 @@ class _Lane:
         return nullcontext() if self._captured is None else torch.cuda.stream(self._captured.stream)
 
     def gradient(
-        self,
-        x: Tensor,
-        buffers: Tensor,
-        batch: tuple[Tensor, Tensor],
-        g: Tensor,
-        loss: Tensor,
-        seed: int | None,
+        self, x: Tensor, buffers: Tensor, batch: tuple[Tensor, Tensor], g: Tensor, loss: Tensor, seed: int | None
     ) -> None:
         """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar of the host; change the buffers
         [nb]. seed: of what the module draws."""

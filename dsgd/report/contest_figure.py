@@ -246,11 +246,7 @@ def _scale_time(axes: Axes, contest: Contest) -> None:
 
 
 def write_contest(
-    contenders: Sequence[Contender],
-    out: Path,
-    prices: Prices | None = None,
-    look: Look = WIDE,
-    by_cost: bool = False,
+    contenders: Sequence[Contender], out: Path, prices: Prices | None = None, look: Look = WIDE, by_cost: bool = False
 ) -> str:
     """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
     into an existing folder. prices: of a cluster. by_cost: the cost decides.

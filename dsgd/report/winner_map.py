@@ -138,11 +138,7 @@ def map_table(cells: Sequence[MapCell], caption: str = "") -> ReportTable:
 
 
 def write_map(
-    cells: Sequence[MapCell],
-    stem: Path,
-    look: Look = WIDE,
-    notes: Sequence[str] = (),
-    runs: Sequence[Run] = (),
+    cells: Sequence[MapCell], stem: Path, look: Look = WIDE, notes: Sequence[str] = (), runs: Sequence[Run] = ()
 ) -> ReportTable:
     """Write the map as `<stem>` in each format, and its table as `.csv`, `.md`, `.tex` and, with the setting of the
     runs, `.setting.json`; returns the table to print.

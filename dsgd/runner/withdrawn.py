@@ -12,10 +12,7 @@ OWN_TOPOLOGY = "a class of your own with build(nodes, seed), as _target_ in topo
 WITHDRAWN: dict[str, tuple[Any, str]] = {
     "topology=file": (None, f"name {OWN_TOPOLOGY}"),
     "topology=random_regular": (None, f"topology=hypercube or torus has as few neighbours, or name {OWN_TOPOLOGY}"),
-    "algo=gossip algo.peers": (
-        "uniform",
-        "a peer is any other worker; algo=adpsgd algo.peers=topology has a graph",
-    ),
+    "algo=gossip algo.peers": ("uniform", "a peer is any other worker; algo=adpsgd algo.peers=topology has a graph"),
     "algo=adpsgd algo.tau": (1, "an average begins with every gradient; algo=gossip algo.tau averages less often"),
     "algo=easgd algo.average": (False, "the output model is the centre"),
     "algo=asyncdiloco algo.servers": (1, "the global server is on one node, whose rate is cluster.server_bandwidth"),

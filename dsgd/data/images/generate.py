@@ -28,14 +28,7 @@ from dsgd.streams import stream
 STAMP = "generated.json"  # what the folder was made with
 VERSION = 1  # of what is drawn
 # height and width in units of the longer side of most, and how often; ImageNet's mean is about 400 x 350
-SIZES = {
-    (0.75, 1.0): 0.45,
-    (0.667, 1.0): 0.2,
-    (1.0, 0.75): 0.15,
-    (1.0, 1.0): 0.05,
-    (0.45, 0.6): 0.1,
-    (1.2, 1.6): 0.05,
-}
+SIZES = {(0.75, 1.0): 0.45, (0.667, 1.0): 0.2, (1.0, 0.75): 0.15, (1.0, 1.0): 0.05, (0.45, 0.6): 0.1, (1.2, 1.6): 0.05}
 QUALITY = 93  # of the JPEG files
 GRAIN = 24  # levels of 255 up and down: sets the size of the files
 WAVE = [round(127.5 * (1 + math.sin(2 * math.pi * phase / 256))) for phase in range(256)]

@@ -152,12 +152,7 @@ class Hub:
     """Receive messages from all clients and send to each, without waiting for any."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        token: bytes,
-        log: Callable[[str], None],
-        rules: Rules,
-        empty: Empty = in_memory,
+        self, listener: socket.socket, token: bytes, log: Callable[[str], None], rules: Rules, empty: Empty = in_memory
     ) -> None:
         """listener: bound and listening already. empty: makes the vectors that are received."""
         self._greeting = CONTROL_MAGIC + token

@@ -54,11 +54,7 @@ class LockstepWorker:
     count, largest."""
 
     def __init__(
-        self,
-        algo: Algorithm,
-        worker_of: Callable[[Engine], Worker],
-        channel: GroupChannel,
-        local: LocalSteps,
+        self, algo: Algorithm, worker_of: Callable[[Engine], Worker], channel: GroupChannel, local: LocalSteps
     ) -> None:
         self.algo, self.channel, self.local = algo, channel, local
         self.worker = worker_of(self)

@@ -131,12 +131,7 @@ class Parent:
     polled: float = 0.0
 
     def start(
-        self,
-        name: str,
-        main: Callable[[], int],
-        echo: bool = False,
-        quiet: bool = True,
-        line: Lifeline | None = None,
+        self, name: str, main: Callable[[], int], echo: bool = False, quiet: bool = True, line: Lifeline | None = None
     ) -> Child:
         """Fork a child. main: returns its exit status. echo: its output goes to the log and the terminal. quiet: it
         goes to the log, not here. line: to a coordinator, whose end it takes."""

@@ -19,15 +19,7 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Message
 from dsgd.engines.dist.frames import SPANS, BadFrame, listed
-from dsgd.engines.dist.job import (
-    EXIT_FAILED,
-    EXIT_OK,
-    EXIT_ORPHANED,
-    HALF_GONE_S,
-    HEARTBEAT_S,
-    ProcessJob,
-    ProcessOver,
-)
+from dsgd.engines.dist.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HALF_GONE_S, HEARTBEAT_S, ProcessJob, ProcessOver
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.worker.averaging import CannotGoOn
 from dsgd.problem.precision import Unsuitable
