@@ -29,9 +29,9 @@ def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:
 
 def derived(measured: Run, timing: Run) -> Run:
     """Return the run that a timing-only one stands for: with the marks of the measured one, as far as it came."""
-    samples, times = ([float(mark[name]) for mark in timing.metrics] for name in ("samples", "time_s"))
+    samples, seconds = ([float(mark[name]) for mark in timing.metrics] for name in ("samples", "time_s"))
     marks: list[dict[str, Any]] = [
-        {**mark, "time_s": float(np.interp(mark["samples"], samples, times))}
+        {**mark, "time_s": float(np.interp(mark["samples"], samples, seconds))}
         for mark in measured.metrics
         if mark["samples"] <= samples[-1]
     ]
