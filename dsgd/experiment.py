@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from dsgd.checks import check_options
 from dsgd.cluster import Cluster
 from dsgd.cluster.failures import Failures
 from dsgd.crossing import RULES, WINDOW, Aim
@@ -19,13 +20,6 @@ from dsgd.worker import Algorithm
 MOST_MARKS = 1_000_000  # by time: each is an evaluation and a line of the record
 
 
-def _positive(owner: object, *names: str) -> None:
-    for name in names:
-        value = getattr(owner, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be > 0 or null, got {value}")
-
-
 @dataclass(frozen=True)
 class Budget:
     """Limits of the training; the first one reached ends it. Epochs and samples are of all workers, steps of each."""
@@ -36,7 +30,7 @@ class Budget:
     time_s: float | None = None  # of the training clock
 
     def __post_init__(self) -> None:
-        _positive(self, "epochs", "samples", "steps", "time_s")
+        check_options(self, **dict.fromkeys(("epochs", "samples", "steps", "time_s"), "> 0 or null"))
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,8 @@ class Evaluation:
     diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: rules/marks.py
 
     def __post_init__(self) -> None:
-        _positive(self, "every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")
+        counts = ("every_epochs", "every_samples", "every_steps", "every_time_s", "train_samples")
+        check_options(self, **dict.fromkeys(counts, "> 0 or null"))
         if self.batch_norm not in ("auto", "average", "recalibrate"):
             raise ValueError(f"batch_norm must be auto, average or recalibrate, got {self.batch_norm!r}")
         if not (self.workers >= 1 if isinstance(self.workers, int) else self.workers in ("all", "none")):
@@ -76,9 +71,7 @@ class Target:
     stop: bool = False  # end the run there
 
     def __post_init__(self) -> None:
-        if self.accuracy is not None and not 0 < self.accuracy <= 1:
-            raise ValueError(f"accuracy must be in (0, 1] or null, got {self.accuracy}")
-        _positive(self, "loss")
+        check_options(self, accuracy="in (0, 1] or null", loss="> 0 or null")
         Aim("", 0.0, self.crossing, self.window)
         if self.accuracy is not None and self.loss is not None:
             raise ValueError(f"loss must be null with target.accuracy={self.accuracy:g}, got {self.loss:g}")

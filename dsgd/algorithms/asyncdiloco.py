@@ -38,6 +38,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -85,17 +86,8 @@ class AsyncDiLoCo(Algorithm):
     servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        for name in ("tau", "buffer", "group", "local_buffer", "updates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        for name in ("olr", "local_olr"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        for name in ("beta", "local_beta"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
-        if not 0 <= self.mix <= 1:
-            raise ValueError(f"mix must be in [0, 1], got {self.mix}")
+        check_options(self, tau=">= 1", buffer=">= 1", group=">= 1", local_buffer=">= 1", updates=">= 1")
+        check_options(self, olr=">= 0", local_olr=">= 0", beta="in [0, 1)", local_beta="in [0, 1)", mix="in [0, 1]")
         if any(not 0 < factor < float("inf") for factor in self.slow_nodes.values()):
             raise ValueError(f"slow_nodes must have factors > 0, got {dict(self.slow_nodes)}")
 

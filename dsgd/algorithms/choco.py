@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
@@ -60,18 +61,10 @@ class CHOCO(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.compressor not in COMPRESSORS:
-            raise ValueError(f"compressor must be one of {', '.join(COMPRESSORS)}, got {self.compressor!r}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        check_options(self, compressor=COMPRESSORS, share="in (0, 1]")
         if not 1 <= self.levels < 2**31:
             raise ValueError(f"levels must be in [1, 2**31), got {self.levels}")
-        if not 0 <= self.gamma < float("inf"):
-            raise ValueError(f"gamma must be >= 0, got {self.gamma}")
-        if self.order not in SENDING:
-            raise ValueError(f"order must be one of {', '.join(SENDING)}, got {self.order!r}")
-        if not 0 <= self.code_s < float("inf"):
-            raise ValueError(f"code_s must be >= 0, got {self.code_s}")
+        check_options(self, gamma=">= 0", order=SENDING, code_s=">= 0")
 
     @property
     def conserves(self) -> str:

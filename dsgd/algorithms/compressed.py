@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -55,16 +56,10 @@ class Compressed(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.code not in CODES:
-            raise ValueError(f"code must be one of {', '.join(CODES)}, got {self.code!r}")
-        if self.rank < 1:
-            raise ValueError(f"rank must be >= 1, got {self.rank}")
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
+        check_options(self, code=CODES, rank=">= 1", share="in (0, 1]")
         if not 1 <= self.levels < 2**31:
             raise ValueError(f"levels must be in [1, 2**31), got {self.levels}")
-        if not 0 <= self.code_s < float("inf"):
-            raise ValueError(f"code_s must be >= 0, got {self.code_s}")
+        check_options(self, code_s=">= 0")
 
     @property
     def barrier(self) -> bool:

@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
@@ -50,10 +51,7 @@ class Corrected(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        check_options(self, method=METHODS, beta="in [0, 1)")
         if self.method == "d2" and not self.topology.is_symmetric:
             raise ValueError(
                 f"method=d2 needs an undirected topology that does not change, got topology={self.topology.name}"

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -96,17 +97,12 @@ class Decoupled(Algorithm):
     servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        for name in ("tau", "quorum"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check_options(self, tau=">= 1", quorum=">= 1")
         if not 1 <= self.fragments <= self.tau:
             raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
         if not 0 <= self.delay < self.tau:
             raise ValueError(f"delay must be in [0, tau = {self.tau}), got {self.delay}")
-        if not 0 <= self.olr < float("inf"):
-            raise ValueError(f"olr must be >= 0, got {self.olr}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        check_options(self, olr=">= 0", beta="in [0, 1)")
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.quorum > nodes:

@@ -53,6 +53,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -79,32 +80,20 @@ class DiLoCo(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
-        if self.outer not in OUTER:
-            raise ValueError(f"outer must be one of {', '.join(OUTER)}, got {self.outer!r}")
-        if self.overlap not in OVERLAP:
-            raise ValueError(f"overlap must be one of {', '.join(OVERLAP)}, got {self.overlap!r}")
+        check_options(self, tau=">= 1", outer=OUTER, overlap=OVERLAP)
         if self.elastic and self.overlap != "none":
             raise ValueError(f"overlap must be none with elastic, got {self.overlap!r}")
         if self.elastic and self.code != "none":
             raise ValueError(f"code must be none with elastic, got {self.code!r}")
-        if not 0 <= self.olr < float("inf"):
-            raise ValueError(f"olr must be >= 0, got {self.olr}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
-        if self.code not in CODES:
-            raise ValueError(f"code must be one of {', '.join(CODES)}, got {self.code!r}")
+        check_options(self, olr=">= 0", beta="in [0, 1)", code=CODES)
         if self.code == "sparse" and self.overlap != "none":
             raise ValueError(f"code must be none with algo.overlap={self.overlap}, got {self.code!r}")
-        if self.chunk < 1:
-            raise ValueError(f"chunk must be >= 1, got {self.chunk}")
+        check_options(self, chunk=">= 1")
         if not 1 <= self.kept <= self.chunk:
             raise ValueError(f"kept must be in [1, chunk = {self.chunk}], got {self.kept}")
         if self.bits != 32 and not 2 <= self.bits <= 8:
             raise ValueError(f"bits must be 2 to 8, or 32, got {self.bits}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"decay must be in [0, 1], got {self.decay}")
+        check_options(self, decay="in [0, 1]")
 
     @property
     def output(self) -> str | None:

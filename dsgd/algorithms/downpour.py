@@ -31,6 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -49,13 +50,8 @@ class Downpour(Algorithm):
     servers: int = 1  # shards, each on a node of its own; they may be at different versions
 
     def __post_init__(self) -> None:
-        for name in ("n_push", "n_fetch", "servers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if self.server_optimizer not in RULES:
-            raise ValueError(f"server_optimizer must be one of {', '.join(RULES)}, got {self.server_optimizer!r}")
-        if not 0 <= self.server_momentum < 1:
-            raise ValueError(f"server_momentum must be in [0, 1), got {self.server_momentum}")
+        check_options(self, n_push=">= 1", n_fetch=">= 1", servers=">= 1")
+        check_options(self, server_optimizer=RULES, server_momentum="in [0, 1)")
 
     @property
     def needs_sgd(self) -> str:

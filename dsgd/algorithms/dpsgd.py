@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dsgd.checks import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
@@ -41,8 +42,7 @@ class DPSGD(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.gradient not in ORDERS:
-            raise ValueError(f"gradient must be one of {', '.join(ORDERS)}, got {self.gradient!r}")
+        check_options(self, gradient=ORDERS)
 
     @property
     def conserves(self) -> str:

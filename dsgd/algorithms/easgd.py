@@ -33,6 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ class EASGD(Algorithm):
     servers: int = 1  # async: shards of the centre, each on a node of its own; the others have none: 0
 
     def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise ValueError(f"variant must be one of {', '.join(VARIANTS)}, got {self.variant!r}")
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        check_options(self, variant=VARIANTS, tau=">= 1")
         if self.servers < (0 if self.lockstep else 1):
             raise ValueError(f"servers must be >= 1, got {self.servers}")
         if self.lockstep:

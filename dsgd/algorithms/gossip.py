@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 
@@ -38,8 +39,7 @@ class Gossip(Algorithm):
     mode: str = "pull"  # pull | push
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        check_options(self, tau=">= 1")
         if self.mode not in ("pull", "push"):
             raise ValueError(f"mode must be pull or push, got {self.mode!r}")
 

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -55,16 +56,7 @@ class LocalSGD(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
-        if self.switch < 0:
-            raise ValueError(f"switch must be >= 0, got {self.switch}")
-        if self.momentum not in MOMENTUM:
-            raise ValueError(f"momentum must be one of {', '.join(MOMENTUM)}, got {self.momentum!r}")
-
-        for name in ("group", "inner_tau"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
+        check_options(self, tau=">= 1", switch=">= 0", momentum=MOMENTUM, group=">= 1", inner_tau=">= 1")
         if self.group > 1 and self.tau % self.inner_tau:
             raise ValueError(f"inner_tau must divide tau ({self.tau}), got {self.inner_tau}")
         if self.elastic and self.switch:

@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dsgd.checks import check_options
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
 
@@ -41,13 +42,7 @@ class NoLoCo(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
-        for name in ("olr", "gamma"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        check_options(self, tau=">= 1", olr=">= 0", gamma=">= 0", beta="in [0, 1)")
 
     def warning(self, nodes: int, momentum: float) -> str | None:
         if nodes == 1:

@@ -36,6 +36,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 
@@ -50,8 +51,7 @@ class SGP(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.overlap < 0:
-            raise ValueError(f"overlap must be >= 0, got {self.overlap}")
+        check_options(self, overlap=">= 0")
 
     @property
     def cycle(self) -> int:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
+from dsgd.checks import check_options
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
 
@@ -45,14 +46,7 @@ class SPARTA(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be in (0, 1], got {self.share}")
-        if self.tau < 0:
-            raise ValueError(f"tau must be >= 0, got {self.tau}")
-        if not 0 <= self.olr < float("inf"):
-            raise ValueError(f"olr must be >= 0, got {self.olr}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
+        check_options(self, share="in (0, 1]", tau=">= 0", olr=">= 0", beta="in [0, 1)")
 
     @property
     def output(self) -> str | None:

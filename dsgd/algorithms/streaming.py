@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
+from dsgd.checks import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -56,22 +57,14 @@ class Streaming(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise ValueError(f"tau must be >= 1, got {self.tau}")
+        check_options(self, tau=">= 1")
         if not 1 <= self.fragments <= self.tau:
             raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
         if not 0 <= self.delay < self.tau // self.fragments:
             most = self.tau // self.fragments
             rule = f"delay must be in [0, tau / fragments = {most}) (tau={self.tau}, fragments={self.fragments})"
             raise ValueError(f"{rule}, got {self.delay}")
-        if not 0 <= self.mix <= 1:
-            raise ValueError(f"mix must be in [0, 1], got {self.mix}")
-        if not 0 <= self.olr < float("inf"):
-            raise ValueError(f"olr must be >= 0, got {self.olr}")
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta must be in [0, 1), got {self.beta}")
-        if self.bits not in BITS:
-            raise ValueError(f"bits must be one of {', '.join(map(str, BITS))}, got {self.bits}")
+        check_options(self, mix="in [0, 1]", olr=">= 0", beta="in [0, 1)", bits=BITS)
 
     @property
     def needs_layout(self) -> bool:

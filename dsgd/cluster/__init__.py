@@ -8,6 +8,7 @@ from functools import cached_property
 from math import inf, nextafter
 from typing import Any, TypeVar
 
+from dsgd.checks import check_options
 from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
 from dsgd.cluster.disturbances import LONGEST_S, Congestion, Stall
 from dsgd.cluster.failures import Failures
@@ -112,8 +113,7 @@ class Cluster:
             for node, value in (getattr(self, name) or {}).items():
                 if not least <= value <= most:
                     raise ValueError(f"{name} must give {what} in [{least:g}, {most:g}], got {value} for node {node}")
-        if self.collective not in COLLECTIVES:
-            raise ValueError(f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}")
+        check_options(self, collective=COLLECTIVES)
         if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
             raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
         if self.links is not None and self.islands != 1:

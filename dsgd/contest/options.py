@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.checks import check_options
 from dsgd.contest.bisection import Bracket
 from dsgd.contest.tuning import Axis
 from dsgd.report.contest import Prices
@@ -37,22 +37,12 @@ class CompareOptions:
     on: str = "here"
 
     def __post_init__(self) -> None:
-        for name in ("tune_seeds", "tune_values", "seeds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")
-        if not 0 < self.validation < 1:
-            raise ValueError(f"validation must be in (0, 1), got {self.validation}")
-        for name in ("node_hour", "egress_gb"):
-            price = getattr(self, name)
-            if price is not None and not 0 < price < math.inf:
-                raise ValueError(f"{name} must be > 0 or null, got {price}")
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {self.verdict!r}")
+        check_options(self, tune_seeds=">= 1", tune_values=">= 1", seeds=">= 1", validation="in (0, 1)")
+        check_options(self, node_hour="> 0 or null", egress_gb="> 0 or null", verdict=VERDICTS)
         if self.verdict != "time" and self.prices is None:
             raise ValueError(f"verdict={self.verdict} needs compare.node_hour or compare.egress_gb, got neither")
         self._check_bracket()
-        if self.on not in ON:
-            raise ValueError(f"on must be one of {', '.join(ON)}, got {self.on!r}")
+        check_options(self, on=ON)
         for contender in self.contenders or []:
             if not isinstance(contender, Mapping) or not contender:
                 raise ValueError(f"contenders must be a list of mappings like {{algo: gossip}}, got {contender!r}")

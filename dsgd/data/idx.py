@@ -20,6 +20,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.data.split import Arrays, ImageSet
 from dsgd.host.files import version_of
 
@@ -59,8 +60,7 @@ class Idx(ImageSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.collection not in COLLECTIONS:
-            raise ValueError(f"collection must be one of {', '.join(COLLECTIONS)}, got {self.collection!r}")
+        check_options(self, collection=COLLECTIONS)
         if self.collection == "emnist" and self.subset not in SUBSETS:
             raise ValueError(f"subset must be one of {', '.join(SUBSETS)}, got {self.subset!r}")
         if self.collection != "emnist" and self.subset is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from dsgd.checks import check_options
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.split import Arrays, ImageSet
@@ -35,12 +36,12 @@ class ImageFolder(ImageSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.resolution is not None and not 1 <= self.resolution <= MOST_RESOLUTION:
-            raise ValueError(f"resolution must be in [1, {MOST_RESOLUTION}] or null, got {self.resolution}")
-        if self.test_share is not None and not 0 < self.test_share < 1:
-            raise ValueError(f"test_share must be in (0, 1) or null, got {self.test_share}")
-        if not 1 <= self.max_pixels <= MOST_PIXELS:
-            raise ValueError(f"max_pixels must be in [1, {MOST_PIXELS}], got {self.max_pixels}")
+        check_options(
+            self,
+            resolution=f"in [1, {MOST_RESOLUTION}] or null",
+            test_share="in (0, 1) or null",
+            max_pixels=f"in [1, {MOST_PIXELS}]",
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsgd.checks import check_options
 from dsgd.data.images import SIDE
 from dsgd.data.images.decode import DECODERS, MAX_PIXELS, choose_decoder
 from dsgd.data.images.generate import Generated, default_folder
@@ -43,13 +44,8 @@ class ImageFiles(Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key, value, choices in (("decoder", self.decoder, DECODERS), ("on_error", self.on_error, ON_ERROR)):
-            if value not in choices:
-                raise ValueError(f"{key} must be one of {', '.join(choices)}, got {value!r}")
-        if not 1 <= self.max_pixels <= MOST_PIXELS:
-            raise ValueError(f"max_pixels must be in [1, {MOST_PIXELS}], got {self.max_pixels}")
-        if self.workers is not None and not 1 <= self.workers <= MOST_WORKERS:
-            raise ValueError(f"workers must be in [1, {MOST_WORKERS}] or null, got {self.workers}")
+        check_options(self, decoder=DECODERS, on_error=ON_ERROR)
+        check_options(self, max_pixels=f"in [1, {MOST_PIXELS}]", workers=f"in [1, {MOST_WORKERS}] or null")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

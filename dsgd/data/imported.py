@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.data import DataLost
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, Sizes, own_sets
 from dsgd.data.split import Split
@@ -41,10 +42,7 @@ class ImportedData(Split):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decode not in DECODE:
-            raise ValueError(f"decode must be one of {', '.join(DECODE)}, got {self.decode!r}")
-        if self.classes < 2:
-            raise ValueError(f"classes must be >= 2, got {self.classes}")
+        check_options(self, decode=DECODE, classes=">= 2")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

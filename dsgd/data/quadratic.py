@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.streams import stream
 
 MOST_PARAMETERS = 10**9  # of one worker: 4 GB
@@ -49,14 +50,8 @@ class Quadratic:
     curvature_spread: float = 0.0  # standard deviation of the logarithm of the workers' curvatures; 0: all have h
 
     def __post_init__(self) -> None:
-        if not 1 <= self.dim <= MOST_PARAMETERS:
-            raise ValueError(f"dim must be in [1, {MOST_PARAMETERS}], got {self.dim}")
-        if not 1 <= self.condition <= LARGEST_CONDITION:
-            raise ValueError(f"condition must be in [1, {LARGEST_CONDITION:g}], got {self.condition}")
-        for key in ("spread", "noise", "curvature_spread"):
-            value = getattr(self, key)
-            if not 0 <= value <= LARGEST:
-                raise ValueError(f"{key} must be in [0, {LARGEST:g}], got {value}")
+        check_options(self, dim=f"in [1, {MOST_PARAMETERS}]", condition=f"in [1, {LARGEST_CONDITION:g}]")
+        check_options(self, **dict.fromkeys(("spread", "noise", "curvature_spread"), f"in [0, {LARGEST:g}]"))
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.data.split import Arrays, ImageSet
 from dsgd.streams import stream
 
@@ -31,10 +32,7 @@ class Shapes(ImageSet):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 8 <= self.resolution <= MOST_RESOLUTION:
-            raise ValueError(f"resolution must be in [8, {MOST_RESOLUTION}], got {self.resolution}")
-        if not 2 <= self.classes <= len(KINDS):
-            raise ValueError(f"classes must be in [2, {len(KINDS)}], got {self.classes}")
+        check_options(self, resolution=f"in [8, {MOST_RESOLUTION}]", classes=f"in [2, {len(KINDS)}]")
         if self.channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, got {self.channels}")
         for key, value in (("train_size", self.train_size), ("test_size", self.test_size)):
@@ -43,8 +41,7 @@ class Shapes(ImageSet):
             if value > (most := MOST_VALUES // (self.channels * self.resolution**2)):
                 rule = f"<= {most} with resolution={self.resolution}, channels={self.channels}"
                 raise ValueError(f"{key} must be {rule}, got {value}")
-        if not 0 <= self.noise <= 1:
-            raise ValueError(f"noise must be in [0, 1], got {self.noise}")
+        check_options(self, noise="in [0, 1]")
 
     @property
     def input_shape(self) -> tuple[int, ...]:

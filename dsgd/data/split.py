@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.data.partition import OwnShares, Partition, check_share
 from dsgd.streams import stream
 
@@ -50,10 +51,7 @@ class Validation:
     evaluate: str = "test"  # what marks are of: test | validation, the samples that were held out
 
     def __post_init__(self) -> None:
-        if not 0 <= self.validation < 1:
-            raise ValueError(f"validation must be in [0, 1), got {self.validation}")
-        if self.evaluate not in EVALUATED:
-            raise ValueError(f"evaluate must be one of {', '.join(EVALUATED)}, got {self.evaluate!r}")
+        check_options(self, validation="in [0, 1)", evaluate=EVALUATED)
         if self.evaluate == "validation" and not self.validation:
             raise ValueError("evaluate must be test with data.validation=0, got validation")
 
@@ -105,10 +103,7 @@ class Split(Validation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {self.split!r}")
-        if not 0 < self.split_alpha <= LARGEST_ALPHA:
-            raise ValueError(f"split_alpha must be in (0, {LARGEST_ALPHA:g}], got {self.split_alpha}")
+        check_options(self, split=SPLITS, split_alpha=f"in (0, {LARGEST_ALPHA:g}]")
 
     def partition(self, labels: np.ndarray, nodes: int, batch_size: int, seed: int) -> Partition:
         """Assign the samples with these labels [n] to workers. seed: of the run. Raises ValueError as `check_share`."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dsgd.checks import check_options
 from dsgd.data.partition import Partition
 from dsgd.data.split import Validation
 from dsgd.host.files import expanded, regular_file
@@ -59,12 +60,9 @@ class Text(Validation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.context <= MOST_CONTEXT:
-            raise ValueError(f"context must be in [1, {MOST_CONTEXT}], got {self.context}")
-        if not 0 < self.test_share < 1:
-            raise ValueError(f"test_share must be in (0, 1), got {self.test_share}")
-        if not 1 <= self.generated_bytes <= MOST_BYTES:
-            raise ValueError(f"generated_bytes must be in [1, {MOST_BYTES}], got {self.generated_bytes}")
+        check_options(
+            self, context=f"in [1, {MOST_CONTEXT}]", test_share="in (0, 1)", generated_bytes=f"in [1, {MOST_BYTES}]"
+        )
 
     @property
     def input_shape(self) -> TokenShape:

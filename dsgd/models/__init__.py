@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dsgd.checks import check_options
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -73,8 +75,7 @@ class ResNet:
             raise ValueError(f"depth must be 6n + 2 with n >= 1 (8, 14, 20, ...), got {self.depth}")
         if self.depth > MOST_DEPTH:
             raise ValueError(f"depth must be <= {MOST_DEPTH}, got {self.depth}")
-        if not 1 <= self.width <= MOST_CHANNELS:
-            raise ValueError(f"width must be in [1, {MOST_CHANNELS}], got {self.width}")
+        check_options(self, width=f"in [1, {MOST_CHANNELS}]")
         if self.norm not in ("batch", "group"):
             raise ValueError(f"norm must be batch or group, got {self.norm!r}")
 
@@ -101,10 +102,7 @@ class GPT:
     heads: int = 4  # of attention, each of width / heads numbers
 
     def __post_init__(self) -> None:
-        if not 1 <= self.width <= MOST_WIDTH:
-            raise ValueError(f"width must be in [1, {MOST_WIDTH}], got {self.width}")
-        if not 1 <= self.depth <= MOST_DEPTH:
-            raise ValueError(f"depth must be in [1, {MOST_DEPTH}], got {self.depth}")
+        check_options(self, width=f"in [1, {MOST_WIDTH}]", depth=f"in [1, {MOST_DEPTH}]")
         if self.heads < 1 or self.width % self.heads:
             raise ValueError(f"heads must divide width ({self.width}), got {self.heads}")
 

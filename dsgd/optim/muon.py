@@ -20,6 +20,7 @@ from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from dsgd.checks import check_options
 from dsgd.optim.optimizer import AdamW, Matrix, State
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class Muon:
 
     def __post_init__(self) -> None:
         self._vectors  # noqa: B018  its checks
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        check_options(self, momentum="in [0, 1)")
 
     @cached_property
     def _vectors(self) -> AdamW:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from dsgd.checks import check_options
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 bits
+RATES = f"in [0, {LARGEST:g}]"
 
 
 @dataclass(slots=True)
@@ -83,9 +86,7 @@ class SGD:
     decay_norm_and_bias: bool = True  # false: leaves normalisation parameters and biases out of the decay
 
     def __post_init__(self) -> None:
-        _check_rates(self.lr, self.weight_decay)
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), got {self.momentum}")
+        check_options(self, lr=RATES, weight_decay=RATES, momentum="in [0, 1)")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov must be false when optimizer.momentum is 0, got true")
 
@@ -128,11 +129,10 @@ class AdamW:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_rates(self.lr, self.weight_decay)
+        check_options(self, lr=RATES, weight_decay=RATES)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        if not 0 < self.eps <= LARGEST:
-            raise ValueError(f"eps must be in (0, {LARGEST:g}], got {self.eps}")
+        check_options(self, eps=f"in (0, {LARGEST:g}]")
 
     @property
     def momentum(self) -> float:
@@ -174,10 +174,3 @@ class AdamW:
         # one vector for a moment, rather than one more kept by every worker
         denominator = v.sqrt().div_((1 - beta2**t) ** 0.5).add_(self.eps)
         x.addcdiv_(m, denominator, value=-lr / (1 - beta1**t))
-
-
-def _check_rates(lr: float, weight_decay: float) -> None:
-    if not 0 <= lr <= LARGEST:
-        raise ValueError(f"lr must be in [0, {LARGEST:g}], got {lr}")
-    if not 0 <= weight_decay <= LARGEST:
-        raise ValueError(f"weight_decay must be in [0, {LARGEST:g}], got {weight_decay}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from dsgd.checks import check_options
+
 KINDS = ("constant", "step", "cosine")
 # fields that act in one kind only: which, and the value that they have where they are not given
 OF_ONE_KIND = {"milestones": ("step", []), "gamma": ("step", 0.1)}
@@ -26,16 +28,14 @@ class Schedule:
     gamma: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        check_options(self, kind=KINDS)
         if not (math.isfinite(self.warmup_epochs) and self.warmup_epochs >= 0):
             raise ValueError(f"warmup_epochs must be finite and >= 0, got {self.warmup_epochs}")
         if self.reference_batch is not None and self.reference_batch < 1:
             raise ValueError(f"reference_batch must be >= 1, got {self.reference_batch}")
         if list(self.milestones) != sorted(self.milestones) or not all(m > 0 for m in self.milestones):
             raise ValueError(f"milestones must be increasing numbers of epochs > 0, got {list(self.milestones)}")
-        if not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise ValueError(f"gamma must be > 0, got {self.gamma}")
+        check_options(self, gamma="> 0")
         for name, (kind, unset) in OF_ONE_KIND.items():
             if kind != self.kind and (value := getattr(self, name)) != unset:
                 raise ValueError(f"{name} must be left to kind={kind}, got {value} with kind={self.kind}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dsgd.checks import check_options
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
@@ -59,14 +60,12 @@ class EngineOptions:
             raise ValueError(f"threads must be <= {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_every_s is not None and not self.checkpoint_every_s > 0:
             raise ValueError(f"checkpoint_every_s must be > 0 or null, got {self.checkpoint_every_s}")
-        if not 1 <= self.timeout_s <= 86400:
-            raise ValueError(f"timeout_s must be in [1, 86400], got {self.timeout_s}")
+        check_options(self, timeout_s="in [1, 86400]")
         if not 0 < self.patience_s <= self.timeout_s:
             raise ValueError(f"patience_s must be in (0, timeout_s = {self.timeout_s:g}], got {self.patience_s}")
         if self.gpus_per_node is not None and self.gpus_per_node < 0:
             raise ValueError(f"gpus_per_node must be >= 0, got {self.gpus_per_node}")
-        if self.workers_per_gpu < 1:
-            raise ValueError(f"workers_per_gpu must be >= 1, got {self.workers_per_gpu}")
+        check_options(self, workers_per_gpu=">= 1")
         if self.workers_per_gpu > 1 and self.gpus_per_node not in (None, 1):
             expected = f"1 or null where workers_per_gpu = {self.workers_per_gpu} share one"
             raise ValueError(f"gpus_per_node must be {expected}, got {self.gpus_per_node}")

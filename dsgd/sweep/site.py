@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dsgd.checks import check_options
 from dsgd.sweep.manifest import Point
 
 WORD = re.compile(r"[^\s'\"\\]+")
@@ -80,8 +81,7 @@ class Site:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be >= {least}, got {value}")
-        if not 0 <= self.warning_s <= 65535:
-            raise ValueError(f"warning_s must be in [0, 65535], got {self.warning_s}")
+        check_options(self, warning_s="in [0, 65535]")
         for name, value in self.options.items():
             if name in OWN:
                 raise ValueError(f"options must not hold {name}, which every job is given, got {value!r}")
