@@ -60,23 +60,23 @@ class NoData(ValueError):
     """Says what is missing for a figure for which no run has data."""
 
 
-def curve_styles(gathered: Sequence[Series]) -> list[dict[str, Any]]:
-    """Return the style of each series: the colour belongs to its algorithm, the line style to what else differs.
+def styled(gathered: Sequence[Series]) -> list[Series]:
+    """Return series with their styles: the colour belongs to the algorithm, the line style to what else differs.
 
     A series of several algorithms has a colour of its own. The marker follows from both, so that in grey, too, 60
     series of six algorithms are distinct."""
     owners = [group.label if len({run.algorithm for run in group.runs}) > 1 else group.algorithm for group in gathered]
     known = list(dict.fromkeys([*_ALGORITHMS, *owners]))
-    rests = ["" if owner == group.label else _rest(group) for group, owner in zip(gathered, owners, strict=True)]
+    # what a label says besides the algorithm
+    rests = [
+        "" if owner == group.label else group.label.removeprefix(group.algorithm).removeprefix(", ")
+        for group, owner in zip(gathered, owners, strict=True)
+    ]
     variants = list(dict.fromkeys(rests))
     return [
-        curve_style(known.index(owner), variants.index(variant)) for owner, variant in zip(owners, rests, strict=True)
+        replace(group, style=curve_style(known.index(owner), variants.index(variant)))
+        for group, owner, variant in zip(gathered, owners, rests, strict=True)
     ]
-
-
-def styled(gathered: Sequence[Series]) -> list[Series]:
-    """Return series with their styles."""
-    return [replace(group, style=style) for group, style in zip(gathered, curve_styles(gathered), strict=True)]
 
 
 def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequence[int]) -> list[dict[str, Any]]:
@@ -99,11 +99,6 @@ def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
         "linestyle": _LINES[variant % len(_LINES)],
         "marker": _MARKERS[(algorithm + 6 * (variant // len(_LINES))) % len(_MARKERS)],
     }
-
-
-def _rest(group: Series) -> str:
-    """Return what a label says besides the algorithm."""
-    return group.label.removeprefix(group.algorithm).removeprefix(", ")
 
 
 @contextmanager

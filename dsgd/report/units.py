@@ -62,13 +62,16 @@ def without_units(value: Any, key: str) -> Any:
     """Return a configuration in which every number with a unit is a plain number in the unit of its key.
 
     value: of the dotted key, with everything below it. Raises ValueError, one line that names the key."""
-    return value if key in AS_THEY_ARE else _plain(value, key, unit_of(key))
+    return _plain(value, key, unit_of(key))
 
 
 def _plain(value: Any, key: str, unit: str | None) -> Any:
     """unit: of the key, which a mapping by node and a list hand on."""
+    if key in AS_THEY_ARE:
+        return value
     if isinstance(value, Mapping):
-        return {name: _below(inner, key, str(name), unit) for name, inner in value.items()}
+        units = {name: unit if str(name).isdecimal() else unit_of(str(name)) for name in value}
+        return {name: _plain(inner, f"{key}.{name}", units[name]) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner, f"{key}[{index}]", unit) for index, inner in enumerate(value)]
     if unit in (None, COUNTED) or not isinstance(value, str):
@@ -78,11 +81,6 @@ def _plain(value: Any, key: str, unit: str | None) -> Any:
     except ValueError as error:
         raise ValueError(f"{key} {error}") from error
     return value if number is None else number
-
-
-def _below(value: Any, key: str, name: str, unit: str | None) -> Any:
-    below = f"{key}.{name}"
-    return value if below in AS_THEY_ARE else _plain(value, below, unit if name.isdecimal() else unit_of(name))
 
 
 EXACT_DIGITS = 6  # where a value is told from others, or read off an axis

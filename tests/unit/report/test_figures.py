@@ -24,7 +24,7 @@ from dsgd.report.look import WIDTHS, Look
 from dsgd.report.scaling import speed_up_figure
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import wants_log
-from dsgd.report.style import NoData, curve_style, curve_styles, drawing
+from dsgd.report.style import NoData, curve_style, drawing, styled
 from tests.support.each_row import each_row
 from tests.support.overlaps import overlaps
 from tests.support.records import write_all, write_record
@@ -68,14 +68,14 @@ def test_colour_belongs_to_the_algorithm_and_line_style_to_what_else_differs(tmp
         for rate in (0.1, 0.2):
             write_record(tmp_path / f"{i}{rate}", algo, **{"optimizer.lr": rate})
     runs = find_runs([tmp_path])
-    styles = {one.label: style for one, style in zip(series(runs), curve_styles(series(runs)), strict=True)}
+    styles = {one.label: one.style for one in styled(series(runs))}
     for rate in ("0.1", "0.2"):
         assert styles[f"gossip, lr={rate}"]["linestyle"] == styles[f"sync, lr={rate}"]["linestyle"]
     assert styles["sync, lr=0.1"]["linestyle"] != styles["sync, lr=0.2"]["linestyle"]
     for algo in ("gossip", "sync"):
         alone = series([run for run in runs if run.algorithm == algo][:1])
         colours = {style["color"] for label, style in styles.items() if label.startswith(algo)}
-        assert colours == {curve_styles(alone)[0]["color"]}
+        assert colours == {styled(alone)[0].style["color"]}
 
 
 def test_the_colours_of_the_algorithms_differ_in_lightness():

@@ -13,7 +13,7 @@ import pytest
 from dsgd.record.reader import find_runs
 from dsgd.report.labels import series
 from dsgd.report.page import MOST_POINTS, curve_data, curves_of, page_text
-from dsgd.report.style import curve_styles
+from dsgd.report.style import styled
 from tests.support.records import write_all, write_record
 
 HOSTILE = '</script><img src=x onerror="document.title=7">&{{data}}'
@@ -101,7 +101,7 @@ def test_curves_have_the_colours_of_the_figures_and_an_end(tmp_path: Path) -> No
     runs = write_all(tmp_path)
     gathered = series(runs)
     data = curve_data(runs, curves_of(runs))
-    colours = {one.label: style["color"] for one, style in zip(gathered, curve_styles(gathered), strict=True)}
+    colours = {one.label: one.style["color"] for one in styled(gathered)}
     assert {one["label"]: one["light"] for one in data["series"]} == colours
     assert len({one["marker"] for one in data["series"]}) == len(gathered)
     assert [field["name"] for field in data["fields"]] == ["test_accuracy", "test_error", "train_loss", "test_loss"]
