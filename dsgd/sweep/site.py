@@ -8,6 +8,7 @@ import shlex
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,6 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Options that every job is given, and that the site must not set.
 OWN = ["array", "chdir", "cpus-per-task", "gpus-per-node", "job-name", "nodes", "no-requeue", "ntasks"]
 OWN += ["ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal", "wrap"]
-
-HEAD = """\
-#!/bin/bash
-{options}
-
-# Written by dsgd-sweep. Each task of this array is one run.
-sweep={sweep}
-case $SLURM_ARRAY_TASK_ID in
-{cases}
-*) echo "this array has no task $SLURM_ARRAY_TASK_ID" >&2; exit 2 ;;
-esac
-"""
-
-START = """
-# resume=auto: after a requeue the run goes on from its checkpoint
-srun --ntasks={tasks} --cpus-per-task={cpus} \\
-    {command} "${{point[@]}}" "hydra.run.dir='$sweep/$run'" resume=auto
-status=$?
-"""
 
 REQUEUE = """
 # 130: stopped by SLURM's warning, with a checkpoint (#SBATCH --signal); resumed when there is time again
@@ -165,14 +147,17 @@ def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site
     setup = [f"module load {shlex.quote(module)}" for module in site.modules]
     setup += [f"export {key}={shlex.quote(_word(value))}" for key, value in site.environment.items()]
     setup += site.setup
-    lines = "".join(f"\n{line}" for line in setup) + "\n" if setup else ""
-    head = HEAD.format(
+    template = files("dsgd.sweep").joinpath("job.txt").read_text(encoding="utf-8")
+    return template.format(
         options="\n".join(f"#SBATCH {option}" for option in directives(site, size, name)),
         sweep=shlex.quote(str(folder).replace("'", "\\'")),  # for quotes of Hydra's grammar
         cases="\n".join(f"{index}) {_case(point)} ;;" for index, point in enumerate(points)),
+        setup="".join(f"\n{line}" for line in setup) + "\n" * bool(setup),
+        tasks=size.tasks,
+        cpus=size.cpus_per_task,
+        command=shlex.join([*site.container, program]),
+        requeue=REQUEUE if site.requeue else "",
     )
-    start = START.format(tasks=size.tasks, cpus=size.cpus_per_task, command=shlex.join([*site.container, program]))
-    return head + lines + start + (REQUEUE if site.requeue else "") + "exit $status\n"
 
 
 def _case(point: Point) -> str:

@@ -50,7 +50,7 @@ def check_contents(wheel: Path) -> None:
     sources |= {f"dsgd/{path.relative_to(ROOT)}" for kind in ("*.py", "*.yaml") for path in (ROOT / "conf").rglob(kind)}
     kernels = {name for name in packed if name.startswith("dsgd/gradients/_kernels.")}
     assert len(kernels) == (shutil.which("cc") is not None)
-    beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/py.typed"}
+    beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/py.typed", "dsgd/sweep/job.txt"}
     beside |= {f"dsgd/cli/{name}" for name in ("names_elsewhere.yaml", "own_script.txt")}
     beside |= {f"dsgd/report/{name}" for name in ("figures.mplstyle", "page.html", "wording.yaml")}
     assert packed == sources | beside | kernels
