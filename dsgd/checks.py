@@ -7,14 +7,14 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-_RANGE = re.compile(r"in ([\[(])(\S+), (\S+)([\])])")
+_RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?(\S+)([\])])")
 
 
 def check_options(owner: object, **rules: str | Collection[Any]) -> None:
     """Raise ValueError, in one line, for the first option of an object that does not follow its rule.
 
-    rules: by the name of the option: `>= 0`, `> 0`, `in [0, 1)`, with ` or null` behind it where None is allowed; or
-    the choices, of which the option must be one. No rule with a number holds for what is not finite."""
+    rules: by the name of the option: `>= 0`, `> 0`, `in [0, 1)`, `in [1, tau = 4]`, with ` or null` behind it where
+    None is allowed; or the choices, of which the option must be one. What is not finite follows no rule of numbers."""
     for name, rule in rules.items():
         value = getattr(owner, name)
         if isinstance(rule, str):

@@ -97,12 +97,8 @@ class Decoupled(Algorithm):
     servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
-        check_options(self, tau=">= 1", quorum=">= 1")
-        if not 1 <= self.fragments <= self.tau:
-            raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
-        if not 0 <= self.delay < self.tau:
-            raise ValueError(f"delay must be in [0, tau = {self.tau}), got {self.delay}")
-        check_options(self, olr=">= 0", beta="in [0, 1)")
+        check_options(self, tau=">= 1", quorum=">= 1", fragments=f"in [1, tau = {self.tau}]")
+        check_options(self, delay=f"in [0, tau = {self.tau})", olr=">= 0", beta="in [0, 1)")
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
         if self.quorum > nodes:

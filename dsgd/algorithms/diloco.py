@@ -88,9 +88,7 @@ class DiLoCo(Algorithm):
         check_options(self, olr=">= 0", beta="in [0, 1)", code=CODES)
         if self.code == "sparse" and self.overlap != "none":
             raise ValueError(f"code must be none with algo.overlap={self.overlap}, got {self.code!r}")
-        check_options(self, chunk=">= 1")
-        if not 1 <= self.kept <= self.chunk:
-            raise ValueError(f"kept must be in [1, chunk = {self.chunk}], got {self.kept}")
+        check_options(self, chunk=">= 1", kept=f"in [1, chunk = {self.chunk}]")
         if self.bits != 32 and not 2 <= self.bits <= 8:
             raise ValueError(f"bits must be 2 to 8, or 32, got {self.bits}")
         check_options(self, decay="in [0, 1]")

@@ -57,9 +57,7 @@ class Streaming(Algorithm):
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_options(self, tau=">= 1")
-        if not 1 <= self.fragments <= self.tau:
-            raise ValueError(f"fragments must be in [1, tau = {self.tau}], got {self.fragments}")
+        check_options(self, tau=">= 1", fragments=f"in [1, tau = {self.tau}]")
         if not 0 <= self.delay < self.tau // self.fragments:
             most = self.tau // self.fragments
             rule = f"delay must be in [0, tau / fragments = {most}) (tau={self.tau}, fragments={self.fragments})"

@@ -63,7 +63,7 @@ def script(values: Mapping[str, Any], file: str) -> str:
         seed=values["seed"],
         optimizer=_optimizer(values),
         distribute=_distribute(values),
-        schedule=_given(values["schedule"]),
+        schedule=", ".join(f"{key}={value!r}" for key, value in _options(values["schedule"]).items()),
         scale=configure(values).experiment.scale,
     )
 
@@ -103,7 +103,3 @@ def _optimizer(values: Mapping[str, Any]) -> str:
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in NO_OPTIONS}
-
-
-def _given(schedule: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in _options(schedule).items())

@@ -18,6 +18,7 @@ from dsgd.checks import check_options
         ("> 0", (1e-300, 3), (0, -1, math.inf, math.nan)),
         ("in [0, 1)", (0, 0.5), (-0.1, 1, math.nan, math.inf)),
         ("in (0, 1]", (0.1, 1), (0, 1.1, math.nan)),
+        ("in [1, tau = 4]", (1, 4), (0, 5)),
         ("in [0, 1e+30]", (0, 1e30), (-1, 2e30, math.inf)),
         ("in (0, 1) or null", (None, 0.5), (0, 1)),
         ("> 0 or null", (None, 1), (0, math.inf)),
