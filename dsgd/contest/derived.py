@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.record.reader import Run
-from dsgd.report.time_to_target import censored_at_s, crossings, target_crossing, time_to_target_s
+from dsgd.report.fields import censored_at_s, crossings, target_crossing, time_to_target_s
 
 WAITS = ("idle_fraction_mean", "idle_fraction_max")
 

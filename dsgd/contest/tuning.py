@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from dsgd.record.reader import Run, number
-from dsgd.report.time_to_target import time_to_target_s
+from dsgd.report.fields import time_to_target_s
 
 FACTOR = 2
 HALF_WAY = math.sqrt(FACTOR)

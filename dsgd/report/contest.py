@@ -22,9 +22,9 @@ import numpy as np
 
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
+from dsgd.report.fields import end_s, rule_of, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out
 from dsgd.report.ratio import paired_ratio
-from dsgd.report.time_to_target import end_s, rule_of, time_to_target_s
 
 GB = 1e9
 LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little

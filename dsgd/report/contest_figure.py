@@ -21,6 +21,7 @@ from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
 from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
 from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
 from dsgd.report.curves import NOTE as GREY
+from dsgd.report.fields import unsmoothed_note
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.look import WIDE, Look
@@ -40,7 +41,6 @@ from dsgd.report.sheet import (
 )
 from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import annotate, drawing, finish, named_styles, svg_text, write_figure
-from dsgd.report.time_to_target import unsmoothed_note
 from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}

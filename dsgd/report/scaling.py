@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
-from dsgd.report.fields import estimate_of, field_value, is_rate, is_time
+from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_to_target_s
 from dsgd.report.interval import NOTHING, Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.look import WIDE, Look
@@ -28,7 +28,6 @@ from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
 from dsgd.report.style import NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.report.time_to_target import time_to_target_s
 from dsgd.safe_text import counted, for_terminal
 
 TIME = "time_to_target_s"

@@ -10,11 +10,11 @@ from statistics import median
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import LEAST_CONFIDENCE, Contest, Goal, Standing, confidence_of, distinguishable, goal_of
+from dsgd.report.fields import end_s, time_to_target_s, unsmoothed_note
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.labels import Series, goal_text, series, status_note
 from dsgd.report.prediction import sentences
 from dsgd.report.ratio import time_ratio
-from dsgd.report.time_to_target import end_s, time_to_target_s, unsmoothed_note
 from dsgd.report.units import in_units, quantity, unit_of
 
 _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
@@ -255,11 +255,10 @@ def overtaking_sentence(overtaking: Overtaking) -> str:
     sure = f"; confidence {coverage(seeds, left_out(seeds)):.0%} from {seeds} seeds" if seeds > 1 else "; one seed"
     outside = sum(low == 0 or math.isinf(high) for low, high in overtaking.bounds)
     unbounded = f"; {outside} of them without a crossing in the bracket" if outside else ""
+    name, below, above = quantity(overtaking.key, []).name, in_sentence(overtaking.below), in_sentence(overtaking.above)
     return (
-        f"{quantity(overtaking.key, []).name}: {in_sentence(overtaking.below)} reaches {overtaking.goal.text} first "
-        "below "
-        f"{written(overtaking.key, value.median)} [{low}, {high}], {in_sentence(overtaking.above)} above "
-        f"it{sure}{unbounded}."
+        f"{name}: {below} reaches {overtaking.goal.text} first below {written(overtaking.key, value.median)} "
+        f"[{low}, {high}], {above} above it{sure}{unbounded}."
     )
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import yaml
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import DERIVED, field_value
+from dsgd.report.fields import DERIVED, field_value, rule_text
 from dsgd.report.labels import differing_settings, flatten, goal_text
-from dsgd.report.time_to_target import rule_text
 from dsgd.report.units import bandwidth, duration, share, size, unit_of, wording
 from dsgd.safe_text import plain_number
 

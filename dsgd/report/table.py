@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import DERIVED, estimate_of, field_value
+from dsgd.report.fields import DERIVED, estimate_of, field_value, rule_text, unsmoothed_note
 from dsgd.report.interval import estimate, interval_note
 from dsgd.report.labels import Series, clock_text, differing_settings, goal_text, series, status_text, time_notes
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note
-from dsgd.report.time_to_target import rule_text, unsmoothed_note
 
 NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, final_loss
+from dsgd.report.fields import crossings, rule_of
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
-from dsgd.report.time_to_target import crossings, rule_of
 from studies.reproduction import paired
 from studies.reproduction.paired import end_accuracy
 from studies.reproduction.protocol import (

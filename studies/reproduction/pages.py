@@ -10,10 +10,10 @@ from pathlib import Path
 
 from dsgd.record.reader import Run
 from dsgd.record.written import write_atomically
+from dsgd.report.fields import rule_of
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text
-from dsgd.report.time_to_target import rule_of
 from dsgd.safe_text import for_markdown
 from studies.evidence.pipeline import Missing
 from studies.evidence.race import Pipelines

@@ -8,9 +8,9 @@ import numpy as np
 
 from dsgd.record.reader import Run, number
 from dsgd.report.contest import Contender, goal_of, score
+from dsgd.report.fields import end_s, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, Estimate, estimate
 from dsgd.report.ratio import paired_ratio
-from dsgd.report.time_to_target import end_s, time_to_target_s
 
 RULE = "stable"  # the crossing that papers are judged by, as when their thresholds were fixed
 

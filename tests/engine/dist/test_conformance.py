@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dsgd.record.reader import find_runs
-from dsgd.report.time_to_target import crossings, target_crossing
+from dsgd.report.fields import crossings, target_crossing
 from tests.support.cases import prepared
 from tests.support.prefork import Prefork, Run
 from tests.support.simulate import simulate

@@ -9,7 +9,7 @@ import pytest
 from dsgd.cli.run import main
 from dsgd.contest.derived import WAITS, can_derive, derived
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.time_to_target import time_to_target_s
+from dsgd.report.fields import time_to_target_s
 
 LINE = (
     "nodes=4",

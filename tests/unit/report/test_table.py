@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.fields import field_value, mark_value
+from dsgd.report.fields import field_value, mark_value, target_crossing, time_to_target_s
 from dsgd.report.sentences import verdict
 from dsgd.report.table import by_time, caption, summary_table
 from dsgd.report.table_layout import shown
-from dsgd.report.time_to_target import target_crossing, time_to_target_s
 from tests.support.records import reach, rewrite, write_record
 
 

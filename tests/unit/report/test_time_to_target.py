@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.fields import estimate_of
+from dsgd.report.fields import censored_at_s, crossings, estimate_of, time_to_target_s, unsmoothed_note
 from dsgd.report.sentences import verdict
 from dsgd.report.table import summary_table
 from dsgd.report.table_layout import MISSED, shown
-from dsgd.report.time_to_target import censored_at_s, crossings, time_to_target_s, unsmoothed_note
 from tests.support.records import write_record
 
 
