@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dsgd.record.reader import Run, name_of, number
-from dsgd.report.units import assigned
+from dsgd.report.units import as_number, assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
@@ -287,10 +287,7 @@ def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Fla
 
 def _in_order(text: str) -> tuple[int, float, str]:
     """Return a sorting key: numbers by their value, then texts."""
-    try:
-        value = number(float(text))
-    except ValueError:
-        value = math.nan
+    value = number(as_number(text))
     return (1, 0.0, text) if math.isnan(value) else (0, value, text)
 
 

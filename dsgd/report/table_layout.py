@@ -66,8 +66,8 @@ class ReportTable:
         stand above already."""
         caption = "\n".join(line for line in self.caption.split("\n") if line not in known)
         safe = replace(self, headings=list(map(for_terminal, self.headings)), caption=lines_for_terminal(caption))
-        safe = replace(safe, texts=frozenset(map(for_terminal, self.texts)), rows=[_safe(row) for row in self.rows])
-        safe._print(console)
+        rows = [[for_terminal(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
+        replace(safe, texts=frozenset(map(for_terminal, self.texts)), rows=rows)._print(console)
 
     def _print(self, console: Console) -> None:
         widths = self._fitting(console.width)
@@ -227,7 +227,3 @@ def exact(value: float | int | str) -> str:
     if math.isinf(value):
         return "inf"
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
-
-
-def _safe(row: Sequence[Cell]) -> list[Cell]:
-    return [for_terminal(cell) if isinstance(cell, str) else cell for cell in row]

@@ -140,11 +140,8 @@ def overtaking_figure(overtaking: Overtaking) -> Figure:
     label_decades(axes.yaxis, high / low)
     axes.set_xlabel(axis.label)
     axes.set_ylabel(f"time of {wrapped(overtaking.above, 28)}\nover that of {wrapped(overtaking.below, 24)}")
-    return annotate(
-        figure,
-        [],
-        ["dots: seeds; line and band: the crossing, median and interval over seeds", setting_text(overtaking.all_runs)],
-    )
+    note = "dots: seeds; line and band: the crossing, median and interval over seeds"
+    return annotate(figure, [], [note, setting_text(overtaking.all_runs)])
 
 
 def write_overtaking(overtaking: Overtaking, stem: Path, look: Look = WIDE) -> ReportTable:

@@ -112,7 +112,7 @@ class Quantity:
 
     def text(self, value: str) -> str:
         """Return a value in the unit of the axis, without it: `0.1`; what is no number as it is."""
-        number = _number(value)
+        number = as_number(value)
         return value if math.isnan(number) else plain_number(float(_rounded(number / self.size, EXACT_DIGITS)))
 
 
@@ -121,7 +121,7 @@ def quantity(key: str, values: Iterable[str]) -> Quantity:
     name, unit = _name(key), unit_of(key)
     if key in _SHARES:
         return Quantity(name, "%", 0.01)
-    numbers = sorted(number for value in values if (number := _number(value)) > 0 and math.isfinite(number))
+    numbers = sorted(number for value in values if (number := as_number(value)) > 0 and math.isfinite(number))
     if unit is None or not numbers:
         return Quantity(name)
     return Quantity(name, *_suiting(unit, math.sqrt(numbers[0] * numbers[-1])))
@@ -129,7 +129,7 @@ def quantity(key: str, values: Iterable[str]) -> Quantity:
 
 def assigned(short: str, key: str, value: str) -> str:
     """Return what a legend says of a key, `bandwidth=100 Mbit/s`. short: what the legend calls the key."""
-    unit, number = unit_of(key), _number(value)
+    unit, number = unit_of(key), as_number(value)
     if unit is None or not math.isfinite(number):
         return f"{short}={value}"
     return f"{_bare(short)}={in_units(number, unit, EXACT_DIGITS)}"
@@ -197,7 +197,8 @@ def _bare(name: str) -> str:
     return name.removesuffix("_s").removesuffix("_bytes")
 
 
-def _number(value: str) -> float:
+def as_number(value: str) -> float:
+    """Return the number that a text is; NaN for another text."""
     try:
         return float(value)
     except ValueError:
