@@ -56,7 +56,8 @@ class Classification(CrossEntropy):
         self.input_shape: tuple[int, ...] = tuple(self.train[0].shape[1:])
         self._train_images, self._train_labels = map(torch.as_tensor, self.train)
         self._test_images, self._test_labels = map(torch.as_tensor, self.test)
-        self._mean, self._deviation = self._statistics()
+        mean, deviation = map(torch.from_numpy, channel_statistics(np.asarray(self.train[0])))
+        self._mean, self._deviation = (moment.to(self.dtype).view(-1, 1, 1) for moment in (mean, deviation))
 
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
@@ -66,7 +67,7 @@ class Classification(CrossEntropy):
         self._train_images, self._test_images = (pixels.to(device) for pixels in images)
         self._train_labels, self._test_labels = self._train_labels.to(device), self._test_labels.to(device)
         self._mean, self._deviation = self._mean.to(device), self._deviation.to(device)
-        for made in ("_train_set", "_test_set"):
+        for made in ("train_set", "test_set"):
             self.__dict__.pop(made, None)
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -89,34 +90,19 @@ class Classification(CrossEntropy):
         moved = move_and_mirror(self._train_images[indices], down, right, mirror)
         return self._normalised(moved).unflatten(0, shape), labels
 
-    @property
+    @cached_property
     def train_set(self) -> tuple[Tensor, Tensor]:
         """All training inputs and labels, not augmented; made on first use, then kept."""
-        return self._train_set
-
-    @property
-    def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and labels; made on first use, then kept."""
-        return self._test_set
-
-    @cached_property
-    def _train_set(self) -> tuple[Tensor, Tensor]:
         return self._normalised(self._train_images), self._train_labels
 
     @cached_property
-    def _test_set(self) -> tuple[Tensor, Tensor]:
+    def test_set(self) -> tuple[Tensor, Tensor]:
+        """All test inputs and labels; made on first use, then kept."""
         return self._normalised(self._test_images), self._test_labels
-
-    def _statistics(self) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
-        mean, deviation = (
-            torch.from_numpy(moment).to(self.dtype) for moment in channel_statistics(np.asarray(self.train[0]))
-        )
-        return mean.view(-1, 1, 1), deviation.view(-1, 1, 1)
 
     def _training_inputs(self, indices: Tensor) -> Tensor:
         """Return these samples' inputs, not augmented: rows of all of them, which evaluation keeps anyway."""
-        return self._train_set[0].index_select(0, indices)
+        return self.train_set[0].index_select(0, indices)
 
     def _movements(self, rank: int, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Draw the augmentation of a batch, as `movements`, on the device of the images."""
