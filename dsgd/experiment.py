@@ -230,3 +230,8 @@ class Experiment:
         if not rule.linear_scaling:
             return 1.0
         return self._step_samples / (rule.reference_batch or self.batch_size)
+
+    @cached_property
+    def peak_lr(self) -> float:
+        """Highest learning rate of the schedule."""
+        return self.optimizer.lr * max(1.0, self.scale)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import Run, find_runs
+from dsgd.record.safe_text import for_html, from_markdown
 from dsgd.report.table import mark_rows, run_rows
 from dsgd.runner.resume import quoted
 from dsgd.runner.values import ConfigError
-from dsgd.safe_text import for_html, from_markdown
 
 # What the child process does: a command, ended with a checkpoint if this process ends before it.
 _COMMAND = """

@@ -29,12 +29,12 @@ from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
+from dsgd.record.safe_text import counted
 from dsgd.record.written import write_atomically
 from dsgd.report.look import WIDTHS, Look
 from dsgd.report.units import without_units
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
 from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
-from dsgd.safe_text import counted
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20
 # of the options, for the same comparison

@@ -10,9 +10,9 @@ from typing import Any
 from dsgd.cli.compose import ConfigTree, Job
 from dsgd.contest.options import CompareOptions
 from dsgd.contest.tuning import Axis, Values
+from dsgd.record.safe_text import counted
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError, shown, value_at
-from dsgd.safe_text import counted
 from dsgd.sweep.manifest import identity
 
 FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for

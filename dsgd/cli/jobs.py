@@ -29,6 +29,7 @@ from dsgd.host.terminal import table_console
 from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
+from dsgd.record.safe_text import for_terminal
 from dsgd.record.writer import METRICS
 from dsgd.runner.gradient_time import with_shared_times
 from dsgd.runner.plan import KnownModels, Plan, check_with_torch, plan_run, with_wandb_group
@@ -46,7 +47,6 @@ from dsgd.runner.resume import (
 )
 from dsgd.runner.trust import TRUSTED, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
-from dsgd.safe_text import for_terminal
 
 
 def check(tree: ConfigTree, options: Namespace, interruption: Interruption) -> list[Job] | None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from dsgd.cli.arguments import command_parser, exit_status
 from dsgd.cli.folders import check_file, check_writable
 from dsgd.host.terminal import table_console
+from dsgd.record.safe_text import for_terminal
 from dsgd.report.look import AXES, FORMATS, WIDTHS, Look
-from dsgd.safe_text import for_terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -22,12 +22,12 @@ from dsgd.host.signals import Interrupted, Interruption, interruptible
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
+from dsgd.record.safe_text import counted, for_terminal
 from dsgd.record.written import write_atomically
 from dsgd.runner.gradient_time import is_open, with_time_of_kind
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
-from dsgd.safe_text import counted, for_terminal
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import Point, engine_of, locked, point_of
 from dsgd.sweep.slurm_jobs import FINISHED, WAITING

@@ -18,7 +18,7 @@ from dsgd.cli.stored_sweep import code_of_point
 from dsgd.host.terminal import table_console
 from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
-from dsgd.safe_text import for_terminal
+from dsgd.record.safe_text import for_terminal
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script

@@ -122,7 +122,9 @@ def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
 
 def has_own_code(module: nn.Module) -> bool:
     """Tell whether a module runs code that is neither torch's, nor torchvision's, nor of this package."""
-    return watched(module) is not None or any(not _is_known(type(part)) for part in module.modules())
+    return watched(module) is not None or not all(
+        f"{type(part).__module__}.".startswith(KNOWN) for part in module.modules()
+    )
 
 
 def watched(module: nn.Module) -> str | None:
@@ -142,7 +144,8 @@ def watched(module: nn.Module) -> str | None:
             return f"{name}, whose {patched[0]} is another one than that of its class"
         if type(part).__call__ is not nn.Module.__call__:
             return f"{name}, whose class has a __call__ of its own"
-        if _is_known(type(part)) and not type(part).forward.__module__.startswith(KNOWN):
+        defined = f"{type(part).__module__}.", f"{type(part).forward.__module__}."
+        if defined[0].startswith(KNOWN) and not defined[1].startswith(KNOWN):
             return f"{name}, whose class was given another forward"
     for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for path, tensor in tensors:
@@ -153,10 +156,6 @@ def watched(module: nn.Module) -> str | None:
             if tensor.is_complex():
                 return f"the {kind} {path} of complex numbers"
     return None
-
-
-def _is_known(kind: type[nn.Module]) -> bool:
-    return f"{kind.__module__}.".startswith(KNOWN)
 
 
 def own_function(loss: Tensor) -> str | None:

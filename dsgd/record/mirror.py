@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dsgd.record.reader import read_summary
+from dsgd.record.safe_text import for_terminal
 from dsgd.record.trackers import Tracker
 from dsgd.record.writer import METRICS
-from dsgd.safe_text import for_terminal
 
 WITHOUT_IT = "the run continues without it"
 SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # a run tells nothing to third parties unless the user asks for it

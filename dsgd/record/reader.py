@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from dsgd.record.bounded import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
+from dsgd.record.safe_text import calm, counted, for_terminal
 from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
-from dsgd.safe_text import calm, counted, for_terminal
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import number
+from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
 from dsgd.record.written import write_atomically
 from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
 from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
@@ -41,7 +42,6 @@ from dsgd.report.sheet import (
 )
 from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import annotate, drawing, finish, named_styles, svg_text, write_figure
-from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it

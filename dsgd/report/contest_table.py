@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from dsgd.record.reader import number
+from dsgd.record.safe_text import counted
 from dsgd.report.contest import Contender, Contest, Prices, Standing, pairs_of, score
 from dsgd.report.fields import estimate_of, field_value
 from dsgd.report.interval import CONFIDENCE, Estimate
@@ -16,7 +17,6 @@ from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note, plain
-from dsgd.safe_text import counted
 
 UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
 _OTHERS: dict[str, tuple[str, float]] = {

@@ -17,6 +17,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.markers import MarkerStyle
 
 from dsgd.record.reader import Run, read_env
+from dsgd.record.safe_text import counted, for_html
 from dsgd.report.curves import MANY, X_FIELDS, has_data, median_curve, x_axis
 from dsgd.report.fields import LABELS
 from dsgd.report.interval import Estimate
@@ -26,7 +27,6 @@ from dsgd.report.sheet import wants_log
 from dsgd.report.style import common, styled
 from dsgd.report.table import by_time, summary_table
 from dsgd.report.table_layout import BAD, Cell, ReportTable
-from dsgd.safe_text import counted, for_html
 
 FIELDS = ("test_accuracy", "test_error", "train_loss", "test_loss")
 MOST_POINTS = 2000  # of a curve: more than a screen has pixels

@@ -9,11 +9,11 @@ from statistics import median
 from typing import Any
 
 from dsgd.record.reader import Run, number
+from dsgd.record.safe_text import counted
 from dsgd.report.fields import field_value
 from dsgd.report.labels import Flat, flatten, gather, label
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable
-from dsgd.safe_text import counted
 
 # heading: field of the CSV file
 _COLUMNS = {

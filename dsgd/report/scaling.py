@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from dsgd.record.reader import Run
+from dsgd.record.safe_text import counted, for_terminal
 from dsgd.report.contest import Contender
 from dsgd.report.curves import MANY, time_label
 from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_to_target_s
@@ -28,7 +29,6 @@ from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
 from dsgd.report.style import NoData, finish, plot_band, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
-from dsgd.safe_text import counted, for_terminal
 
 TIME = "time_to_target_s"
 ByNodes = Mapping[int, Estimate]

@@ -16,10 +16,10 @@ from typing import Any
 import yaml
 
 from dsgd.record.reader import Run, number
+from dsgd.record.safe_text import plain_number
 from dsgd.report.fields import DERIVED, field_value, rule_text
 from dsgd.report.labels import differing_settings, flatten, goal_text
 from dsgd.report.units import bandwidth, duration, share, size, unit_of, wording
-from dsgd.safe_text import plain_number
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set

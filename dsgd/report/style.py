@@ -26,13 +26,13 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from dsgd.record.reader import Run
+from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
 from dsgd.record.written import write_atomically
 from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
 from dsgd.report.look import SCREEN, WIDE, WIDTHS, Look
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import letter_inches, logarithmic, wrapped
-from dsgd.safe_text import counted, for_terminal, lines_for_terminal
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
 # An algorithm has the same colour in every figure; those of users come after ours.

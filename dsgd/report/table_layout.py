@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dsgd.record.safe_text import for_csv, for_latex, for_markdown, for_terminal, lines_for_terminal
 from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate
-from dsgd.safe_text import for_csv, for_latex, for_markdown, for_terminal, lines_for_terminal
 
 NEVER = "never"  # the run has ended and did not reach its target
 NO_VALUE = "-"

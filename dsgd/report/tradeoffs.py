@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
+from dsgd.record.safe_text import for_terminal, lines_for_terminal
 from dsgd.report.contest import Contender, Prices, contest, score
 from dsgd.report.contest_figure import contender_series
 from dsgd.report.contest_table import ratio_cell
@@ -29,7 +30,6 @@ from dsgd.report.sheet import label_decades, panels, scale_log, wrapped
 from dsgd.report.style import NoData, annotate, finish, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import EXACT_DIGITS, quantity
-from dsgd.safe_text import for_terminal, lines_for_terminal
 
 
 @dataclass(frozen=True)

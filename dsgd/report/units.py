@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.safe_text import plain_number
+from dsgd.record.safe_text import plain_number
 
 # of a key's name: its unit
 BY_SUFFIX = {"_s": "s", "_bytes": "bytes", "bandwidth": "bit/s", "samples": "samples", "batch_size": "samples"}

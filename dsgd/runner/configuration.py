@@ -155,8 +155,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     with prefixed(None):
         experiment = Experiment(nodes=nodes, batch_size=batch_size, seed=seed, precision=precision, **parts)
     with prefixed("algo", fields=algo):
-        highest_lr = experiment.optimizer.lr * max(1.0, experiment.scale)
-        algo.check(nodes, highest_lr, experiment.optimizer.momentum)
+        algo.check(nodes, experiment.peak_lr, experiment.optimizer.momentum)
     if algo.needs_sgd and not isinstance(experiment.optimizer, SGD):
         given = type(experiment.optimizer).__name__.lower()
         raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {given}")

@@ -29,11 +29,11 @@ from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object
 from dsgd.record.reader import name_of, read_summary
+from dsgd.record.safe_text import lines_for_terminal
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import ConfigError, checked, prefixed
-from dsgd.safe_text import lines_for_terminal
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem

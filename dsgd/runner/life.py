@@ -23,6 +23,7 @@ from dsgd.problem.slots import ModelFailed
 from dsgd.record.checkpoint_file import NAME, with_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
+from dsgd.record.safe_text import counted, for_terminal
 from dsgd.record.writer import TRACE, Record
 from dsgd.record.written import write_atomically
 from dsgd.runner.configuration import RunConfig
@@ -30,7 +31,6 @@ from dsgd.runner.plan import Plan
 from dsgd.runner.progress import ProgressLine
 from dsgd.runner.resume import ENDED, Checkpoint
 from dsgd.runner.values import ConfigError
-from dsgd.safe_text import counted, for_terminal
 
 LOOK_S = 0.1  # between two updates of the progress line
 

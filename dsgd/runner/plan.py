@@ -20,12 +20,12 @@ from dsgd.host.launcher import advice, launch
 from dsgd.host.signals import Interrupted
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.record.reader import number
+from dsgd.record.safe_text import counted
 from dsgd.record.writer import METRICS, MOST_MARKS
 from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import EngineOptions, RunConfig, configure
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.runner.values import ConfigError, prefixed
-from dsgd.safe_text import counted
 
 PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
 # Models that have been found to fit their data, and the shapes of their parameters.

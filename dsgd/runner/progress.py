@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dsgd.experiment import Experiment
 from dsgd.host.terminal import bar_console
-from dsgd.safe_text import for_terminal, plain_number
+from dsgd.record.safe_text import for_terminal, plain_number
 
 EVERY_S = 30.0  # of host time, between two lines of a log
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.record.reader import Run
+from dsgd.record.safe_text import for_markdown
 from dsgd.record.written import write_atomically
 from dsgd.report.fields import rule_of
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text
-from dsgd.safe_text import for_markdown
 from studies.evidence.pipeline import Missing
 from studies.evidence.race import Pipelines
 from studies.evidence.trial import CLOCKS, TRIALS, Trial

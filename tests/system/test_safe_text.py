@@ -17,7 +17,7 @@ from dsgd.report.look import Look
 from dsgd.sweep.manifest import locked, point_of
 from tests.support.command import call, shell
 from tests.support.records import reach, write_record
-from tests.unit.test_safe_text import HOSTILE, is_calm
+from tests.unit.record.test_safe_text import HOSTILE, is_calm
 
 MARK = "INJECTED"
 SEVERAL_LINES = f"a\x1b[2J\n{MARK} b\r{MARK}\u2028{MARK}\x85{MARK} `|<i>"

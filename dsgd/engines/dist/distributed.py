@@ -37,6 +37,7 @@ from dsgd.problem.slots import ModelFailed
 from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.reader import SUMMARY_BYTES, read_status
+from dsgd.record.safe_text import lines_for_terminal
 from dsgd.record.writer import SUMMARY
 from dsgd.record.written import make_inside
 from dsgd.runner.children import told_by_child
@@ -44,7 +45,6 @@ from dsgd.runner.life import checked_digest, live
 from dsgd.runner.plan import Plan, worker_devices
 from dsgd.runner.resume import ENDED
 from dsgd.runner.values import ConfigError, prefixed
-from dsgd.safe_text import lines_for_terminal
 
 LOGS = "logs"
 LAST_BYTES = 2**16

@@ -17,7 +17,7 @@ import torch
 from msgspec import Meta, Struct, ValidationError, convert
 from torch import Tensor
 
-from dsgd.safe_text import for_terminal
+from dsgd.record.safe_text import for_terminal
 
 FRAME = struct.Struct("<IQ")
 TEXT_LIMIT = 1 << 20

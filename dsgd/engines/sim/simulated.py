@@ -28,12 +28,12 @@ from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import Problem, build_problem
 from dsgd.record.checkpoint_file import CheckpointError, check_state, read_state
+from dsgd.record.safe_text import lines_for_terminal
 from dsgd.runner.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
 from dsgd.runner.life import TrainingState, checked_digest, live
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import Checkpoint
 from dsgd.runner.values import ConfigError, prefixed
-from dsgd.safe_text import lines_for_terminal
 
 # Threads that share an operation wait for each other at its end. Beside other programs one of them may have no core for
 # milliseconds, which only a large operation is worth. Gradients side by side wait for each other at their ends alone,

@@ -22,10 +22,10 @@ from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.host.signals import remembered as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.slots import ModelFailed
+from dsgd.record.safe_text import for_terminal
 from dsgd.runner.life import live
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import ConfigError, prefixed
-from dsgd.safe_text import for_terminal
 
 
 def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended: Callable[[], None]) -> str:

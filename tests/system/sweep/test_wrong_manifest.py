@@ -10,7 +10,7 @@ import pytest
 from dsgd.cli.sweep import main as sweep
 from dsgd.sweep.manifest import MANIFEST, locked, point_of
 from tests.support.wrong_json import wrong
-from tests.unit.test_safe_text import is_calm
+from tests.unit.record.test_safe_text import is_calm
 
 
 def test_a_manifest_with_anything_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from dsgd.host.signals import CaughtSignals, Interrupted, StopRequests, end_with
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.host.terminal import print_utf8
 from dsgd.host.title import set_title
-from dsgd.safe_text import for_terminal
+from dsgd.record.safe_text import for_terminal
 
 BEAT_S = 1.0  # between two signs of life
 BEAT, STOP = b".", b"!"

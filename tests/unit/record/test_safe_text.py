@@ -13,8 +13,7 @@ from rich.console import Console
 
 from dsgd.engines.dist.coordinator.messages import PRINTED_LIMIT
 from dsgd.engines.dist.frames import printable
-from dsgd.report.table_layout import ReportTable
-from dsgd.safe_text import (
+from dsgd.record.safe_text import (
     FORMULA,
     counted,
     for_csv,
@@ -25,6 +24,7 @@ from dsgd.safe_text import (
     lines_for_terminal,
     plain_number,
 )
+from dsgd.report.table_layout import ReportTable
 from tests.support.each_row import each_row
 
 HOSTILE = [
