@@ -17,20 +17,19 @@ def check_options(owner: object, **rules: str | Collection[Any]) -> None:
     None is allowed; or the choices, of which the option must be one. What is not finite follows no rule of numbers."""
     for name, rule in rules.items():
         value = getattr(owner, name)
-        if isinstance(rule, str):
-            is_null = value is None and rule.endswith(" or null")
-            if not (is_null or _is_within(value, rule.removesuffix(" or null"))):
-                raise ValueError(f"{name} must be {rule}, got {value}")
-        elif value not in rule:
-            raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
-
-
-def _is_within(value: Any, rule: str) -> bool:
-    """Tell whether a number follows a rule."""
-    if span := _RANGE.fullmatch(rule):
-        opening, least, most, closing = span.groups()
-        below = value <= float(most) if closing == "]" else value < float(most)
-    else:
-        opening, least = rule.split(" ")
-        below = value < math.inf
-    return below and (value >= float(least) if opening in ("[", ">=") else value > float(least))
+        if not isinstance(rule, str):
+            if value not in rule:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
+            continue
+        if value is None and rule.endswith(" or null"):
+            continue
+        limits = rule.removesuffix(" or null")
+        if span := _RANGE.fullmatch(limits):
+            opening, least, most, closing = span.groups()
+            follows = value <= float(most) if closing == "]" else value < float(most)
+        else:
+            opening, least = limits.split(" ")
+            follows = value < math.inf
+        follows = follows and (value >= float(least) if opening in ("[", ">=") else value > float(least))
+        if not follows:
+            raise ValueError(f"{name} must be {rule}, got {value}")

@@ -56,8 +56,7 @@ class Classification(CrossEntropy):
         self.input_shape: tuple[int, ...] = tuple(self.train[0].shape[1:])
         self._train_images, self._train_labels = map(torch.as_tensor, self.train)
         self._test_images, self._test_labels = map(torch.as_tensor, self.test)
-        mean, deviation = map(torch.from_numpy, channel_statistics(np.asarray(self.train[0])))
-        self._mean, self._deviation = (moment.to(self.dtype).view(-1, 1, 1) for moment in (mean, deviation))
+        self._mean, self._deviation = self._statistics()
 
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
@@ -99,6 +98,13 @@ class Classification(CrossEntropy):
     def test_set(self) -> tuple[Tensor, Tensor]:
         """All test inputs and labels; made on first use, then kept."""
         return self._normalised(self._test_images), self._test_labels
+
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
+        mean, deviation = (
+            torch.from_numpy(moment).to(self.dtype) for moment in channel_statistics(np.asarray(self.train[0]))
+        )
+        return mean.view(-1, 1, 1), deviation.view(-1, 1, 1)
 
     def _training_inputs(self, indices: Tensor) -> Tensor:
         """Return these samples' inputs, not augmented: rows of all of them, which evaluation keeps anyway."""
