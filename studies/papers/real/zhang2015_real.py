@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from dsgd.report.interval import estimate
+from dsgd.record.reader import Run, number
+from dsgd.report.contest import final_loss
+from dsgd.report.interval import Estimate, estimate
 from studies.papers.real.charts import on_each_task
 from studies.papers.real.tasks import (
     MOST_TESTED,
@@ -19,17 +22,19 @@ from studies.papers.real.tasks import (
     swept,
     tuned,
 )
-from studies.papers.zhang2015.charts import rates_chart, rates_panel
-from studies.papers.zhang2015.claims import width_ratios
-from studies.papers.zhang2015.studies import LONG, WORKERS
 from studies.reproduction import paired
+from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.fair import Null, accuracy_gain, time_ratio
+from studies.reproduction.logged import Logged
 from studies.reproduction.pages import shown
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named, of_task
 from studies.reproduction.protocol import confidence_of_each
 from studies.reproduction.verdict import Finding
 
 RATES = tuple(0.1 * 2**k for k in range(-11, 5))  # to 1.6
+WORKERS, LONG = (4, 8), (16, 64)  # long: periods
+CONVERGED = 0.5  # of the test loss at the start: a run that ends below has converged
+LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
 PLAIN = ("optimizer.momentum=0", "optimizer.nesterov=false", "cluster=zhang2015")
 RATE = "compare.tune={optimizer.lr: [0.05, 0.4]}"
 TO_TARGET = ("compare.tune={optimizer.lr: [0.05, 0.4], budget.steps: [1280, 5120]}", "compare.tune_values=40")
@@ -58,6 +63,22 @@ def e1(evidence: Evidence) -> Finding:
             what = f"p = {nodes}, tau = {tau}: width of EASGD's range over the width of Downpour's"
             checks.append(claim.check("width", what, estimate(ratios, confidence)))
     return claim.judged(checks)
+
+
+def width_ratios(easgd: Sequence[Run], downpour: Sequence[Run]) -> list[float]:
+    """Return how wide the range of rates with which EASGD converges is, over Downpour's, by seed."""
+    elastic, other = converging(easgd), converging(downpour)
+    return [_width(elastic[seed]) / _width(other[seed]) for seed in elastic]
+
+
+def converging(runs: Sequence[Run]) -> dict[int, list[float]]:
+    """Return the rates whose runs converged, ascending, by seed."""
+    by_seed: dict[int, list[float]] = {}
+    for run in sorted(runs, key=_lr):
+        rates = by_seed.setdefault(run.setting("seed"), [])
+        if run.outcome == "completed" and final_loss(run) <= CONVERGED * number(run.metrics[0].get("test_loss")):
+            rates.append(_lr(run))
+    return by_seed
 
 
 def e3(evidence: Evidence) -> Finding:
@@ -100,6 +121,44 @@ def rates(evidence: Evidence, task: str) -> Figure:
     """Draw the loss at the end against the rate, for each period and number of workers."""
     easgd, downpour = (evidence[of_task(f"{algo}_rates", task)] for algo in ("easgd", "downpour"))
     return rates_chart([rates_panel(easgd, downpour, nodes, tau) for nodes in WORKERS for tau in LONG])
+
+
+def rates_panel(easgd: Logged, downpour: Logged, nodes: int, tau: int) -> ChartPanel:
+    """Return the loss at the end against the rate, of both methods with one period."""
+    elastic = easgd.where(nodes=nodes, algo__tau=tau)
+    lines = [
+        ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
+        ChartLine("Downpour", "downpour", _loss_by_rate(downpour.where(nodes=nodes, algo__n_push=tau))),
+    ]
+    level = CONVERGED * number(elastic[0].metrics[0].get("test_loss"))
+    title = f"p = {nodes}, tau = {tau}"
+    return ChartPanel(title, "learning rate", "test loss at the end", lines, log_x=True, level=level)
+
+
+def rates_chart(panels: Sequence[ChartPanel]) -> Figure:
+    """Draw panels of losses against rates, with a note on what is not drawn."""
+    note = f"Dotted: the loss below which a run counts as converged. Not drawn: losses above {LARGEST_LOSS}, diverged."
+    return chart(panels, [note])
+
+
+def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
+    """Return rate and final loss over seeds, as far as most seeds completed with a loss that can be drawn."""
+    points = []
+    for rate in sorted({number(run.setting("optimizer.lr")) for run in runs}):
+        at = [run for run in runs if number(run.setting("optimizer.lr")) == rate]
+        loss = estimate([final_loss(run) if run.outcome == "completed" else math.inf for run in at])
+        if loss.median <= LARGEST_LOSS:
+            points.append((rate, Estimate(loss.median, loss.low, min(loss.high, LARGEST_LOSS), loss.count)))
+    return points
+
+
+def _lr(run: Run) -> float:
+    return number(run.setting("optimizer.lr"))
+
+
+def _width(rates: Sequence[float]) -> float:
+    """Return how wide a range is: each rate of the grid stands for a factor of 2."""
+    return float(2 ** len(rates))
 
 
 def _studies() -> Iterator[Study]:

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsgd.record.reader import Run, number
-from dsgd.report.contest import final_loss
-from dsgd.report.interval import Estimate, estimate
-from studies.papers.zhang2015.claims import CONVERGED, racers
+from dsgd.report.interval import Estimate
 from studies.papers.zhang2015.stability import (
     admm_radius,
     delayed_rate_bound,
@@ -17,79 +15,14 @@ from studies.papers.zhang2015.stability import (
     moving_rate_bound,
     round_robin_radius,
 )
-from studies.papers.zhang2015.studies import DELAYED, DELAYED_WORKERS, LONG, PERIODS, ROUND_ROBIN, SHORT, WORKERS
+from studies.papers.zhang2015.studies import DELAYED, DELAYED_WORKERS, ROUND_ROBIN
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import exactly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from studies.reproduction.chart_panels import ChartPanel
-    from studies.reproduction.logged import Logged
-
-LARGEST_LOSS = 2.5  # that is drawn: above what guessing costs
 ROUND_ROBIN_AT_1 = ROUND_ROBIN[1]  # with a rate times curvature of 1
-NAMES = ("EAMSGD", "EASGD", "Downpour")
-
-
-def rates_figure(evidence: Evidence) -> Figure:
-    """Draw the loss at the end against the rate, for each period."""
-    short = [rates_panel(evidence["easgd_rates_short"], evidence["downpour_rates_short"], 8, tau) for tau in SHORT]
-    return rates_chart(
-        short + [rates_panel(evidence["easgd_rates"], evidence["downpour_rates"], 8, tau) for tau in LONG]
-    )
-
-
-def rates_panel(easgd: Logged, downpour: Logged, nodes: int, tau: int) -> ChartPanel:
-    """Return the loss at the end against the rate, of both methods with one period."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel
-
-    elastic = easgd.where(nodes=nodes, algo__tau=tau)
-    lines = [
-        ChartLine("EASGD", "easgd", _loss_by_rate(elastic)),
-        ChartLine("Downpour", "downpour", _loss_by_rate(downpour.where(nodes=nodes, algo__n_push=tau))),
-    ]
-    level = CONVERGED * number(elastic[0].metrics[0].get("test_loss"))
-    title = f"p = {nodes}, tau = {tau}"
-    return ChartPanel(title, "learning rate", "test loss at the end", lines, log_x=True, level=level)
-
-
-def rates_chart(panels: Sequence[ChartPanel]) -> Figure:
-    """Draw panels of losses against rates, with a note on what is not drawn."""
-    from studies.reproduction.chart_panels import chart
-
-    note = f"Dotted: the loss below which a run counts as converged. Not drawn: losses above {LARGEST_LOSS}, diverged."
-    return chart(panels, [note])
-
-
-def race_figure(evidence: Evidence) -> Figure:
-    """Draw the test loss against time, for each number of workers."""
-    from studies.reproduction.chart_panels import ChartPanel, chart, curve
-
-    panels = []
-    for nodes in WORKERS:
-        contenders = zip(NAMES, racers(evidence["race"], nodes), (1, 0, 0), strict=True)
-        lines = [curve(name, contender.runs, "time_s", "test_loss", variant) for name, contender, variant in contenders]
-        target = evidence["race"].runs[0].target
-        panels.append(ChartPanel(f"p = {nodes}", "virtual time (s)", "test loss", lines, level=target))
-    return chart(panels, ["Dotted: the target."])
-
-
-def periods_figure(evidence: Evidence) -> Figure:
-    """Draw the test error of the centre against the period, and against time for each period."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart, curve
-
-    runs = {tau: evidence["periods"].contender(algo__tau=tau).runs for tau in PERIODS}
-    errors = [(tau, estimate([1 - number(run.final("test_accuracy")) for run in runs[tau]])) for tau in PERIODS]
-    against_time = [curve(f"tau = {tau}", runs[tau], "time_s", "test_error", i) for i, tau in enumerate((1, 4, 16, 64))]
-    return chart(
-        [
-            ChartPanel(
-                "at the end", "period tau", "test error", [ChartLine("at the end", "easgd", errors)], log_x=True
-            ),
-            ChartPanel("on the way", "virtual time (s)", "test error", against_time, log_y=True),
-        ]
-    )
 
 
 def stability_figure(evidence: Evidence) -> Figure:
@@ -154,14 +87,3 @@ def _growth(runs: Sequence[Run], key: str, bound: float) -> list[tuple[float, Es
 
 def _first(point: tuple[float, Estimate]) -> float:
     return point[0]
-
-
-def _loss_by_rate(runs: Sequence[Run]) -> list[tuple[float, Estimate]]:
-    """Return rate and final loss over seeds, as far as most seeds completed with a loss that can be drawn."""
-    points = []
-    for rate in sorted({number(run.setting("optimizer.lr")) for run in runs}):
-        at = [run for run in runs if number(run.setting("optimizer.lr")) == rate]
-        loss = estimate([final_loss(run) if run.outcome == "completed" else math.inf for run in at])
-        if loss.median <= LARGEST_LOSS:
-            points.append((rate, Estimate(loss.median, loss.low, min(loss.high, LARGEST_LOSS), loss.count)))
-    return points
