@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
@@ -22,7 +23,6 @@ from studies.papers.real.tasks import (
     stated,
     swept,
 )
-from studies.papers.talyansky2018 import exponent, late_distance
 from studies.reproduction import paired
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.fair import Null, accuracy_gain
@@ -137,7 +137,15 @@ def _distance(run: Run) -> float:
 
 
 def _exponent(by_nodes: Sequence[float]) -> float:
-    return exponent(WORKERS, by_nodes) if all(map(math.isfinite, by_nodes)) else math.inf
+    """Return the exponent of a power law fitted to the distances; infinite where a run diverged."""
+    known = all(map(math.isfinite, by_nodes))
+    return float(np.polyfit(np.log(WORKERS), np.log(by_nodes), 1)[0]) if known else math.inf
+
+
+def late_distance(run: Run) -> float:
+    """Return the median over pairs of their distance, over the marks of the second half of a run."""
+    marks = [mark["pairwise_distance_median"] for mark in run.metrics]
+    return float(np.mean(marks[len(marks) // 2 :]))
 
 
 def _studies() -> Iterator[Study]:
