@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
 from matplotlib.figure import Figure
 
+from dsgd.record.reader import Run
 from dsgd.report.contest import Contender
 from dsgd.report.interval import Estimate, estimate
-from studies.papers.goyal2017 import DOUBLINGS, broken, largest_within
 from studies.papers.real.charts import on_each_task
 from studies.papers.real.tasks import MOST_TESTED, ON_BOTH_TASKS, RATE, SEEDS, TASKS, stated, swept, tuned, untuned
 from studies.reproduction import paired
@@ -22,6 +23,7 @@ from studies.reproduction.verdict import Finding, nearness_below
 BATCH = 32  # of a worker, as published: batch norm sees no more with more workers
 WORKERS = tuple(2**k for k in range(8))
 MORE = WORKERS[1:]
+DOUBLINGS = 3  # of the number of workers, within the margin
 SAMPLES = 5120 * BATCH * 2**DOUBLINGS  # 5,120 steps of the number of workers that has to be good, 40,960 of one
 WARM_UP = 5 / 90  # of the samples: the published 5 epochs of 90
 TRAIN_SIZES = {"shapes": 144_000, "fashion": 54_000}  # less the samples that are held out of training
@@ -85,6 +87,19 @@ def largest_good(ladder: Logged) -> int:
     alone = at(ladder, 1)
     margin = stated("A2").threshold("accuracy")
     return largest_within(WORKERS, lambda nodes: paired.accuracy_gain(at(ladder, nodes), alone).median, margin)
+
+
+def largest_within(sizes: Sequence[int], gain: Callable[[int], float], margin: float) -> int:
+    """Return the largest of ascending sizes up to which none loses more than a margin against the first.
+
+    gain: returns by how much a size is better than the first one."""
+    first, *larger = sizes
+    return [first, *takewhile(lambda size: not gain(size) < -margin, larger)][-1]
+
+
+def broken(runs: Sequence[Run]) -> int:
+    """Return how many runs diverged or collapsed."""
+    return sum(run.outcome in ("diverged", "collapsed") for run in runs)
 
 
 def at(logged: Logged, nodes: int) -> Contender:

@@ -77,7 +77,7 @@ def test_a_paper_is_called_like_its_file_and_shows_what_it_has() -> None:
         assert len({*names}) == len(names)
         used = {name for claim in paper.claims for name in claim.needs}
         used |= {name for chart in paper.charts for name in chart.studies}
-        assert used == {study.name for study in paper.studies} - {"base"}  # `base` has chosen a rate that is typed
+        assert used == {study.name for study in paper.studies}
 
 
 def test_pages_tell_a_paper_s_sentence_and_conditions_from_ours() -> None:
