@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from studies.papers.kale2025 import CLAIMED, OVERLAPS, PERIODS, WORKERS
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, stated, tuned
 from studies.reproduction.fair import Null, loss_ratio
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding
 
+OVERLAPS = ("none", "delayed", "eager")
+PERIODS = (5, 20, 50)
+CLAIMED, WORKERS = PERIODS[-1], 4
 RATES = "compare.tune={optimizer.lr: [0.025, 0.2], algo.olr: [0.175, 0.7]}"
 CHECKS = len(PERIODS) + 1
 
@@ -42,7 +44,7 @@ PAPER = Paper(
     reference="Kale, Douillard, Donchev 2025, arXiv 2502.12996",
     summary=(
         "What it costs that DiLoCo's average travels during the next round, with delayed and with eager outer steps, "
-        "by [the protocol](../../docs/explanation/papers.md). The limits of the outer rate are on "
+        "by [the protocol](../../docs/explanation/papers.md). What overlap saves is on "
         "[the page of the small scale](kale2025.md)."
     ),
     assumptions=(
