@@ -243,6 +243,8 @@ def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, scale: 
     scales = (FULL,) if scale == FULL else (SMALL, REAL)  # of one overview
     all_results = [Results.read(paper, results, each_scale) for each_scale in scales for paper in papers(each_scale)]
     names = {paper.name for paper in chosen}
+    if not claims and len(chosen) == len(papers(scale)):  # all: some papers have studies at the other scale alone
+        names |= {paper_results.paper.name for paper_results in all_results}
     for paper_results in all_results:
         if paper_results.paper.name in names or not (claims or page_of(paper_results.paper, results).exists()):
             with archive.reading(archive.path_of(paper_results.paper.key, results)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,19 @@ def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.Captu
     )
     assert list(archive.read(of_nobody / "nobody2026.jsonl.gz")) == ["steps"]
     assert set(files(of_nobody)) == {"nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
+
+
+def test_where_all_are_asked_for_a_paper_of_the_other_scale_alone_is_redrawn(
+    of_nobody: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(paper(), key="somebody2026_real", studies=(), claims=(), charts=())
+    monkeypatch.setattr(reproduce, "papers", lambda scale: [other if scale == "real" else paper()])
+    assert main(["--claim", "N1"]) == main(["--redraw"]) == 0
+    page = of_nobody / "somebody2026_real.md"
+    drawn_before = page.read_bytes()
+    page.write_text("stale")
+    assert main(["--redraw"]) == 0
+    assert page.read_bytes() == drawn_before
 
 
 def test_a_study_that_has_changed_is_run_again(
