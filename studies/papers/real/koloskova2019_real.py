@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from studies.papers.koloskova2019 import CODES, ORDERS, bytes_sent, of_code
+from dsgd.report.contest import Contender
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated, tuned
 from studies.reproduction.fair import Null, loss_ratio
+from studies.reproduction.logged import Logged
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import NEARNESS, Finding, exactly
 
 P = 8
-SHORT = ("top 1 %", "signs")
+CODES = {"top 1 %": {"compressor": "topk", "share": 0.01}, "signs": {"compressor": "sign"}}
+ORDERS = ("before", "first")  # of D-PSGD: the published one, and that which CHOCO is without a code and with gamma = 1
 RATES = "compare.tune={optimizer.lr: [0.025, 0.2], algo.gamma: [0.05, 0.4]}"
 DPSGD = [{"algo": "dpsgd", "algo.gradient": order} for order in ORDERS]
-CHOCO = [{"algo": "choco"} | {f"algo.{key}": value for key, value in CODES[name].items()} for name in SHORT]
-CHECKS = len(SHORT) * len(ORDERS)
+CHOCO = [{"algo": "choco"} | {f"algo.{key}": value for key, value in code.items()} for code in CODES.values()]
+CHECKS = len(CODES) * len(ORDERS)
 
 
 def b10(evidence: Evidence) -> Finding:
     """Compare the loss at the end with that of D-PSGD in both of its orders, for the code that is nearest to it."""
     claim, logged, codes = stated("B10"), evidence["codes"], []
     plain = {order: logged.contender(algo="dpsgd", algo__gradient=order) for order in ORDERS}
-    for name in SHORT:
+    for name in CODES:
         code, checks = of_code(logged, name), []
         for order in ORDERS:
             null = Null(plain[order], evidence["null_codes"].contender(algo__gradient=order))
@@ -32,6 +34,16 @@ def b10(evidence: Evidence) -> Finding:
         checks.append(claim.check("fewer", f"{name}: times fewer bytes than D-PSGD", fewer))
         codes.append(claim.judged(checks))
     return max(codes, key=_nearness)
+
+
+def of_code(logged: Logged, name: str) -> Contender:
+    """Return CHOCO-SGD with this code."""
+    return logged.contender(algo="choco", **{f"algo__{key}": value for key, value in CODES[name].items()})
+
+
+def bytes_sent(contender: Contender) -> float:
+    """Return the bytes that all workers sent."""
+    return contender.runs[0].final("bytes_sent_total")
 
 
 def _nearness(code: Finding) -> tuple[int, float]:
