@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from studies.papers.assran2019 import NODES, WAYS, contenders
+from dsgd.report.contest import Contender
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, MOST_TESTED, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain
+from studies.reproduction.logged import Logged
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed, named
 from studies.reproduction.verdict import Finding
 
+NODES = (8, 16)
+WAYS = ({"algo": "sync"}, {"algo": "sgp", "algo.overlap": 0}, {"algo": "sgp", "algo.overlap": 1})
 CHECKS = 2 * len(NODES)
 
 
@@ -24,6 +27,12 @@ def b4(evidence: Evidence) -> Finding:
         what = f"p = {p}: test accuracy, SGP with an overlap of 1 minus SGP"
         checks.append(claim.check("overlap", what, accuracy_gain(late, push, CHECKS, null)))
     return claim.judged(checks)
+
+
+def contenders(logged: Logged, p: int) -> list[Contender]:
+    """Return all-reduce, SGP, and SGP with an overlap of one step."""
+    push = [logged.contender(algo="sgp", nodes=p, algo__overlap=overlap) for overlap in (0, 1)]
+    return [logged.contender(algo="sync", nodes=p), *push]
 
 
 def _studies() -> Iterator[Study]:
