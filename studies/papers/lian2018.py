@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
 from studies.papers import CLAIMS
-from studies.papers.lian2017.studies import TARGET_LOSS
-from studies.reproduction.paired import ratio, sample_ratio
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed, newer_small
+from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
 from studies.reproduction.verdict import Finding, exactly, over_region
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-FACTORS = (4, 10)  # by which one worker is slower
 
 MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
 SHARES = tuple(round(1e10 / share) for share in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
@@ -27,31 +23,6 @@ NODES = (16, 32, 64, 128)
 OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
 LESS_OFTEN = 0.2
 AT_BOUND = 2_380_000_000  # bit/s, where AD-PSGD averages just often enough
-
-
-def b1(evidence: Evidence) -> Finding:
-    """Compare time and samples to the target beside one slow worker, each tuned."""
-    claim = CLAIMS["B1"]
-    name = "p = 8, one worker {} times slower: {} to the target, {}"
-    both = {
-        factor: [evidence[f"slow_{factor}"].contender(algo=algo) for algo in ("sync", "adpsgd")] for factor in FACTORS
-    }
-    times = {factor: ratio(exact, late) for factor, (exact, late) in both.items()}
-    samples = {factor: sample_ratio(late, exact) for factor, (exact, late) in both.items()}
-    first = FACTORS[0]
-    checks = [claim.check("time", name.format(first, "time", "all-reduce over AD-PSGD"), times[first])]
-    checks += [claim.check("samples", name.format(factor, "samples", "AD-PSGD over all-reduce"), samples[factor])
-               for factor in FACTORS]  # fmt: skip
-    more = times[FACTORS[1]]
-    fast = sample_ratio(*(evidence["fast"].contender(algo=algo) for algo in ("adpsgd", "sync")))
-    reason = (
-        f"With a worker {FACTORS[1]} times slower the ratio of times is {more.median:.2f} [{more.low:.2f}, "
-        f"{more.high:.2f}]. 1 Gbit/s, messages of ResNet-18, gradients of 0.2 s; all-reduce overlaps. There an average "
-        "takes four gradients. At 10 Gbit/s, with one for each gradient, and a worker 4 times slower, AD-PSGD needs "
-        f"{fast.median:.2f} [{fast.low:.2f}, {fast.high:.2f}] times the samples: much of the excess, not all, is the "
-        "network's."
-    )
-    return claim.judged(checks, reason)
 
 
 def b2(evidence: Evidence) -> Finding:
@@ -148,22 +119,6 @@ def epochs(evidence: Evidence) -> Figure:
     )
 
 
-def slow_worker(evidence: Evidence) -> Figure:
-    """Draw the test loss against time beside a slow worker."""
-    from studies.reproduction.chart_panels import ChartPanel, chart, curve
-
-    panels = [
-        ChartPanel(
-            f"one of 8 workers {factor} times slower", "time (virtual s)", "test loss",
-            [curve(contender.algo, contender.runs, "time_s", "test_loss")
-            for contender in evidence[f"slow_{factor}"].contenders],
-            log_y=True, level=TARGET_LOSS,
-        )
-        for factor in FACTORS
-    ]  # fmt: skip
-    return chart(panels)
-
-
 def _seconds(run: Run) -> float:
     return run.final("time_s") / run.final("samples")
 
@@ -175,27 +130,18 @@ PAPER = Paper(
     reference="Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952",
     summary=(
         "Workers compute gradients without a pause; beside that, pairs of them average their parameters. The paper "
-        "finds it as fast per epoch as its slowest link allows, and not slower beside a slow worker."
+        "finds it as fast per epoch as its slowest link allows, and not slower beside a slow worker, which is on "
+        "[the page of the real scale](lian2018_real.md)."
     ),
     assumptions=(
         Assumption("pairs", "one half of the workers begins, the other answers", "published"),
         Assumption("graph", "any worker of the other half", "ours"),
-        Assumption("what is trained", "an MLP on generated images of 8 x 8 pixels, batch 16 per node", "ours"),
-        Assumption("network of B1", "1 Gbit/s, messages of ResNet-18, gradients of 0.2 s", "ours"),
         Assumption("network of B2", "10 Gbit/s and shares of it, messages of ResNet-50", "unconfirmed"),
         Assumption("gradient time of B2", f"{GRADIENT_S} s", "ours"),
         Assumption("latency of B2", f"{1e6 * LATENCY_S:.0f} us", "ours"),
         Assumption("all-reduce in B2", "after the gradient, not overlapped", "ours"),
     ),
     studies=(
-        *(
-            newer_small(
-                name, "algo=sync,adpsgd", "nodes=8", "budget.epochs=20", f"target.loss={TARGET_LOSS}",
-                f"cluster.bandwidth={bandwidth}", f"cluster.slow_nodes={{7: {factor}.0}}",
-            )
-            for name, bandwidth, factor in (*((f"slow_{factor}", "1e9", factor) for factor in FACTORS),
-                                            ("fast", "1e10", FACTORS[0]))
-        ),
         *(
             Study(
                 name,
@@ -210,12 +156,9 @@ PAPER = Paper(
         ),
     ),
     claims=(
-        Claim(CLAIMS["B1"], ("slow_4", "slow_10", "fast"), b1),
         Claim(CLAIMS["B2"], ("all_reduce", "overlapping", "pairs"), b2),
     ),
     charts=(
-        Chart("slow_worker", "Test loss against time beside a worker that is 4 and 10 times slower",
-              ("slow_4", "slow_10"), slow_worker),
         Chart("epochs", "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
               "and how often AD-PSGD averages", ("all_reduce", "pairs"), epochs),
     ),
