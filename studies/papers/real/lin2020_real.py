@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from studies.papers.lin2020 import PERIODS, POST, P, of_period
+from dsgd.report.contest import Contender
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, MOST_TESTED, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain, loss_ratio
+from studies.reproduction.logged import Logged
 from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, named
 from studies.reproduction.verdict import Finding, Verdict
 
 SWITCH = 2560  # steps: half of all
-LONGEST = PERIODS[-1]
+LONGEST, POST = 64, 16  # periods: of local SGD, and after the switch
+P = 16
 LOCAL = {"algo": "localsgd"}
 WAYS = ({"algo": "sync"}, {**LOCAL, "algo.tau": LONGEST}, {**LOCAL, "algo.tau": POST, "algo.switch": SWITCH})
 CHECKS = 2
@@ -34,6 +36,11 @@ def b5(evidence: Evidence) -> Finding:
     )
     accuracy = claim.check("accuracy", "post-local SGD: test accuracy minus all-reduce's", gain)
     return Finding(Verdict.NOT_TESTABLE, (loss, accuracy), reason)
+
+
+def of_period(logged: Logged, tau: int, switch: int = 0) -> Contender:
+    """Return the contender with a period, after so many steps of all-reduce."""
+    return logged.contender(algo="localsgd", algo__tau=tau, algo__switch=switch)
 
 
 def _studies() -> Iterator[Study]:
