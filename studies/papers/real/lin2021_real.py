@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsgd.report.contest import Contender
-from studies.papers.lin2021 import EVEN, SKEWED, WAYS, contender_at
 from studies.papers.real.tasks import COSINE_ON_BOTH_TASKS, NULL, TASKS, ending, stated
 from studies.reproduction.fair import Null, accuracy_gain, drop_difference
 from studies.reproduction.logged import Logged
@@ -13,6 +12,12 @@ from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
 from studies.reproduction.verdict import Finding
 
 P = 16
+EVEN, SKEWED = 10, 0.1  # alpha of the Dirichlet distribution
+WAYS = (
+    {"algo": "dpsgd", "algo.gradient": "first", "topology": "ring"},
+    {"algo": "corrected", "algo.method": "qg", "optimizer.momentum": 0, "topology": "ring"},
+    {"algo": "relay", "topology": "chain"},
+)
 HALF = 0.5
 # the statistics of batch norm would be those of a worker's own classes
 WITHOUT_BATCH_NORM = {"shapes": (), "fashion": ("model.norm=group",)}
@@ -41,6 +46,11 @@ def b12b(evidence: Evidence) -> Finding:
             claim.check("half", f"RelaySGD: {what}, minus half of D-PSGD's", half),
         ]
     )
+
+
+def contender_at(logged: Logged, algo: str, alpha: float) -> Contender:
+    """Return the contender with this algorithm on such shares."""
+    return logged.contender(algo=algo, data__split_alpha=alpha)
 
 
 def _pair(logged: Logged, algo: str) -> tuple[Contender, Contender]:
