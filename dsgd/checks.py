@@ -16,12 +16,12 @@ def check_options(owner: object, **rules: str | Collection[Any]) -> None:
     rules: by the name of the option: `>= 0`, `> 0`, `in [0, 1)`, `in [1, tau = 4]`, with ` or null` behind it where
     None is allowed; or the choices, of which the option must be one. What is not finite follows no rule of numbers."""
     for name, rule in rules.items():
-        value = getattr(owner, name)
+        value: Any = getattr(owner, name)
         if not isinstance(rule, str):
             if value not in rule:
                 raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
             continue
-        if value is None and rule.endswith(" or null"):
+        if rule.endswith(" or null") and getattr(owner, name) is None:
             continue
         limits = rule.removesuffix(" or null")
         if span := _RANGE.fullmatch(limits):

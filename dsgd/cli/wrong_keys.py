@@ -22,16 +22,16 @@ ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-co
 
 def method_elsewhere(word: str) -> str | None:
     """Return what chooses the method of this name, as `compressed algo.code=powersgd`; None if it is not known."""
-    return _elsewhere()["methods"].get("".join(letter for letter in word.lower() if letter.isalnum()))
+    return names_elsewhere()["methods"].get("".join(letter for letter in word.lower() if letter.isalnum()))
 
 
 def option_elsewhere(word: str, known: Sequence[str]) -> str | None:
     """Return which of the known options is called `word` elsewhere; None if it is none of them."""
-    return next((name for name in _elsewhere()["options"].get(word, ()) if name in known), None)
+    return next((name for name in names_elsewhere()["options"].get(word, ()) if name in known), None)
 
 
 @cache
-def _elsewhere() -> dict[str, dict[str, Any]]:
+def names_elsewhere() -> dict[str, dict[str, Any]]:
     """Return the names of methods and options elsewhere: names_elsewhere.yaml."""
     return yaml.safe_load(files("dsgd.cli").joinpath("names_elsewhere.yaml").read_text(encoding="utf-8"))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -57,6 +56,8 @@ class Classification(CrossEntropy):
         self._train_images, self._train_labels = map(torch.as_tensor, self.train)
         self._test_images, self._test_labels = map(torch.as_tensor, self.test)
         self._mean, self._deviation = self._statistics()
+        self._train_set: tuple[Tensor, Tensor] | None = None
+        self._test_set: tuple[Tensor, Tensor] | None = None
 
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
@@ -66,8 +67,7 @@ class Classification(CrossEntropy):
         self._train_images, self._test_images = (pixels.to(device) for pixels in images)
         self._train_labels, self._test_labels = self._train_labels.to(device), self._test_labels.to(device)
         self._mean, self._deviation = self._mean.to(device), self._deviation.to(device)
-        for made in ("train_set", "test_set"):
-            self.__dict__.pop(made, None)
+        self._train_set = self._test_set = None
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         """Return inputs [b, channels, height, width] and labels [b] of worker `rank` at its own step `step`."""
@@ -89,15 +89,19 @@ class Classification(CrossEntropy):
         moved = move_and_mirror(self._train_images[indices], down, right, mirror)
         return self._normalised(moved).unflatten(0, shape), labels
 
-    @cached_property
+    @property
     def train_set(self) -> tuple[Tensor, Tensor]:
         """All training inputs and labels, not augmented; made on first use, then kept."""
-        return self._normalised(self._train_images), self._train_labels
+        if self._train_set is None:
+            self._train_set = self._normalised(self._train_images), self._train_labels
+        return self._train_set
 
-    @cached_property
+    @property
     def test_set(self) -> tuple[Tensor, Tensor]:
         """All test inputs and labels; made on first use, then kept."""
-        return self._normalised(self._test_images), self._test_labels
+        if self._test_set is None:
+            self._test_set = self._normalised(self._test_images), self._test_labels
+        return self._test_set
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""

@@ -6,8 +6,6 @@ import math
 import random
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
 from dsgd.report.style import drawing
 from studies.evidence.pipeline import Missing
 from studies.evidence.race import Pipelines
@@ -119,6 +117,7 @@ def test_figures_show_both_tasks() -> None:
     archive = pipelines({nodes: 16_000 / nodes for nodes in NODES}, dict.fromkeys(NODES, 3000.0))
     for draw in (claims.steps_over_nodes, claims.ratio_over_levels):
         with drawing("double"):
-            figure: Figure = draw(archive)
+            figure = draw(archive)
+        assert figure is not None
         assert [axes.get_title(loc="left").split()[1].strip(",") for axes in figure.axes] == ["shapes", "fashion"]
         assert all(len(axes.lines) >= 4 for axes in figure.axes)
