@@ -56,13 +56,7 @@ def run_pipelines(
     """Make the trials and clocks that are missing, and add them to the archive. Raises what `run_study` does."""
 
     def run(jobs: Sequence[Job], folder: Path) -> Sequence[Run]:
-        if venue.on == "slurm":
-            return SlurmRunner(folder, None, venue.slurm).run(jobs)
-        tally = Tally()
-        try:
-            return LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)
-        finally:
-            tally.close()
+        return _records(jobs, folder, venue, interruption)
 
     make_missing(needs, results, run, venue.folder / "pipelines")
 
@@ -89,10 +83,17 @@ def _swept(overrides: Sequence[str], folder: Path, venue: Venue, interruption: I
     interruption.check()
     label_jobs(jobs)
     with owned(folder, "--folder"):
-        if venue.on == "slurm":
-            return Logged(tuple(SlurmRunner(folder, None, venue.slurm).run(jobs)))
-        tally = Tally(part)
-        try:
-            return Logged(tuple(LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)))
-        finally:
-            tally.close()
+        return Logged(tuple(_records(jobs, folder, venue, interruption, part)))
+
+
+def _records(
+    jobs: Sequence[Job], folder: Path, venue: Venue, interruption: Interruption, part: str = ""
+) -> Sequence[Run]:
+    """Return the records of jobs below a folder, after making those that are missing. part: as in `run_study`."""
+    if venue.on == "slurm":
+        return SlurmRunner(folder, None, venue.slurm).run(jobs)
+    tally = Tally(part)
+    try:
+        return LocalRunner(folder, None, interruption, tally, venue.at_once).run(jobs)
+    finally:
+        tally.close()

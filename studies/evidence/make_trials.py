@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.record.reader import Run, number, read_env
-from studies.evidence.pipeline import Missing
+from studies.evidence.pipeline import Missing, all_of
 from studies.evidence.race import Pipelines
 from studies.evidence.trial import (
     CLOCKS,
@@ -66,13 +67,11 @@ def make_missing(
 
 def missing_of(needs: Sequence[Callable[[Pipelines], object]], pipelines: Pipelines) -> list[Trial | Clock]:
     """Return the runs that these programs ask for next, each once: the first replicates before the others."""
-    wanted: dict[Trial | Clock, None] = {}
-    for need in needs:
-        try:
-            need(pipelines)
-        except Missing as line:
-            wanted |= dict.fromkeys(line.wanted)
-    return sorted(wanted, key=lambda each: each.replicate)
+    try:
+        all_of(partial(need, pipelines) for need in needs)
+    except Missing as line:
+        return sorted(dict.fromkeys(line.wanted), key=lambda wanted: wanted.replicate)
+    return []
 
 
 def overrides_of(wanted: Trial | Clock) -> list[str]:

@@ -12,9 +12,10 @@ made: so it says what is run next, and, once all are there, what came out.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial
 
@@ -30,6 +31,19 @@ class Missing(Exception):
     def __init__(self, wanted: Sequence[Trial | Clock]) -> None:
         super().__init__(f"{len(wanted)} runs are missing")
         self.wanted = tuple(wanted)
+
+
+def all_of(measures: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Return what measurements come to. Raises Missing, with the runs that all of them miss."""
+    values, missing = list[Any](), list[Trial | Clock]()
+    for measure in measures:
+        try:
+            values.append(measure())
+        except Missing as line:
+            missing += line.wanted
+    if missing:
+        raise Missing(missing)
+    return values
 
 
 @dataclass(frozen=True)

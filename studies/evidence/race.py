@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dsgd.report.interval import CONFIDENCE, Estimate
 from studies.evidence.paired_t import REPLICATES, ratio, replicates_wanted
-from studies.evidence.pipeline import Candidate, Missing, loss_after, steps_to, tuned_steps_to
+from studies.evidence.pipeline import Candidate, Missing, all_of, loss_after, steps_to, tuned_steps_to
 from studies.evidence.trial import CLOCKS, TRIALS, Clock, Trial, TrialOutcome, read_clocks, read_trials
 from studies.reproduction.criterion import Statement
 from studies.reproduction.verdict import Check, Verdict
@@ -43,22 +44,22 @@ class Pipelines:
         """Return the seconds to the target of an algorithm, with the variant that is the soonest one in tuning.
 
         overlap: of all-reduce. Raises Missing, with what all variants miss."""
-        missing: list[Trial | Clock] = []
-        seconds: dict[float, float] = {}
-        for cell in variants:
+
+        def tuned_and_measured(cell: Candidate) -> ReplicatePair:
             clock = Clock(cell.contender, cell.nodes, overlap and cell.contender == "sync", jitter, replicate)
-            if clock not in self.clocks:
-                missing.append(clock)
-            try:
-                measured, tuned = self._steps(cell, replicate, target)
-            except Missing as line:
-                missing += line.wanted
-                continue
-            if clock in self.clocks:
-                seconds.setdefault(tuned * self.clocks[clock], measured * self.clocks[clock])
-        if missing:
-            raise Missing(missing)
-        return seconds[min(seconds)]
+            step_s, (measured, tuned) = all_of(
+                [partial(self.step_s, clock), partial(self._steps, cell, replicate, target)]
+            )
+            return tuned * step_s, measured * step_s
+
+        _, measured_s = min(all_of(partial(tuned_and_measured, cell) for cell in variants), key=lambda pair: pair[0])
+        return measured_s
+
+    def step_s(self, clock: Clock) -> float:
+        """Return the seconds of a step. Raises Missing."""
+        if clock not in self.clocks:
+            raise Missing([clock])
+        return self.clocks[clock]
 
     def _steps(self, cell: Candidate, replicate: int, target: float) -> ReplicatePair:
         key = (cell, replicate, target)
@@ -81,18 +82,10 @@ class RatioCheck:
 
     def need(self, pipelines: Pipelines) -> None:
         """Raise Missing, with what the replicates miss that the measurement wants; nothing where all are there."""
-        pairs, missing = list[ReplicatePair](), list[Trial | Clock]()
-        wanted = REPLICATES[0]
-        while len(pairs) < wanted and not missing:
-            for replicate in range(len(pairs), wanted):
-                try:
-                    pairs.append(self.measure(pipelines, replicate))
-                except Missing as line:
-                    missing += line.wanted
-            if not missing:
-                wanted = replicates_wanted(*_columns(pairs), self.statement.threshold(self.criterion))
-        if missing:
-            raise Missing(missing)
+        pairs, wanted = list[ReplicatePair](), REPLICATES[0]
+        while len(pairs) < wanted:
+            pairs += all_of(partial(self.measure, pipelines, replicate) for replicate in range(len(pairs), wanted))
+            wanted = replicates_wanted(*_columns(pairs), self.statement.threshold(self.criterion))
 
     def pairs(self, pipelines: Pipelines) -> list[ReplicatePair]:
         """Return the numbers of as many replicates as a study may end with. Raises Missing if there are too few."""

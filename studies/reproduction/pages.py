@@ -66,7 +66,7 @@ class Results:
         }
         with archive.reading(path):
             logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-            pipelines = Pipelines.read(results)
+            pipelines = Pipelines.read(results) if paper.needs else Pipelines({}, {})
             findings = {claim.id: finding_of(claim, logged, pipelines) for claim in paper.claims}
         return Results(paper, scale, logged, rows, findings, pipelines)
 

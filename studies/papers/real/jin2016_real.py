@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from studies.evidence.paired_t import REPLICATES, interval_of, ratio
-from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around
+from studies.evidence.pipeline import Candidate, Missing, all_of, crossing, losses_around
 from studies.evidence.race import Pipelines, RatioCheck, ReplicatePair
 from studies.papers.real.tasks import TASKS, stated
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Assumption, Chart, Claim, Paper
-from studies.reproduction.verdict import Check, Finding, Verdict, over_region
+from studies.reproduction.verdict import NEARNESS, Check, Finding, over_region
 
 TARGETS: Mapping[str, float] = {"shapes": 0.3, "fashion": 0.4}
 FEW, MANY = (4, 8, 16), (32, 64, 100)
@@ -58,20 +58,8 @@ def times(
     def time_s(name: str) -> float:
         return pipelines.time_s(cells(task, nodes, name), replicate, TARGETS[task], overlap, jitter)
 
-    return both(lambda: time_s(ALL_REDUCE), lambda: time_s(algo))
-
-
-def both(first: Callable[[], float], second: Callable[[], float]) -> ReplicatePair:
-    """Return two numbers. Raises Missing, with what both miss."""
-    missing, values = [], []
-    for measure in (first, second):
-        try:
-            values.append(measure())
-        except Missing as line:
-            missing += line.wanted
-    if missing:
-        raise Missing(missing)
-    return values[0], values[1]
+    exact_s, other_s = all_of(partial(time_s, name) for name in (ALL_REDUCE, algo))
+    return exact_s, other_s
 
 
 def race(id: str, criterion: str, task: str, nodes: int, algo: str, overlap: bool, jitter: float) -> RatioCheck:
@@ -103,8 +91,7 @@ def j1(pipelines: Pipelines, task: str) -> Finding:
             # the claim fails where both algorithms do, each on two of three numbers of nodes
             checks = [comparison.check(pipelines, len(FEW) - need + 1) for comparison in races]
             findings.append(stated("J1").judged(checks))
-        order = [Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.PASS]
-        return max(findings, key=lambda finding: (order.index(finding.verdict), _sum_of_logs(finding.checks)))
+        return max(findings, key=lambda finding: (NEARNESS.index(finding.verdict), _sum_of_logs(finding.checks)))
 
     return over_map(cell)
 
@@ -139,8 +126,8 @@ def j4(pipelines: Pipelines, task: str) -> Finding:
 def _periods(task: str, nodes: int = 8) -> list[RatioCheck]:
     def steps(name: str, pipelines: Pipelines, replicate: int) -> ReplicatePair:
         of_tau = [Candidate(task, f"{name} tau={tau}", nodes, FIRST_LOCAL[nodes]) for tau in (10, 1)]
-        measured = [partial(pipelines.steps, cell, replicate, TARGETS[task]) for cell in of_tau]
-        return both(*measured)
+        seldom, often = all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for cell in of_tau)
+        return seldom, often
 
     names = ("easgd", "gossip mode=pull", "gossip mode=push")
     return [
@@ -156,7 +143,8 @@ def _losses_on_last(task: str) -> list[RatioCheck]:
 
     def losses(other: Candidate, pipelines: Pipelines, replicate: int) -> ReplicatePair:
         exact = cells(task, LAST, ALL_REDUCE)[0]
-        return both(*(partial(pipelines.loss, cell, replicate, LONG) for cell in (exact, other)))
+        loss, other_loss = all_of(partial(pipelines.loss, cell, replicate, LONG) for cell in (exact, other))
+        return loss, other_loss
 
     return [
         RatioCheck(stated("J2"), "loss", f"test loss, all-reduce over {other.contender}", partial(losses, other))
