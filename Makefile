@@ -72,9 +72,8 @@ phases_faults: $(READY)  ## the maps of who wins where nodes fail, over the band
 papers: $(READY)  ## the papers' pages and figures, drawn again from the logged runs: results/papers
 	$(BIN)/dsgd-reproduce --redraw
 
-reproduce: $(READY)  ## every run of the papers' claims, anew, then their pages
-	rm -rf outputs/papers/small
-	$(BIN)/dsgd-reproduce all --anew
+reproduce: $(READY)  ## the runs of the papers' claims that are missing, then their pages
+	$(BIN)/dsgd-reproduce all
 
 clean:  ## what this Makefile made, but for outputs/papers, hours of runs; never results/
 	rm -rf .venv build dist *.egg-info outputs/demo outputs/compare outputs/figures outputs/phases outputs/phases_faults

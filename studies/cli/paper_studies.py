@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsgd.cli.compare import compare
-from dsgd.cli.comparison_result import contenders_of
 from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.folders import owned
@@ -19,10 +17,9 @@ from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
+from studies.evidence.contrast import Need
 from studies.evidence.make_trials import make_missing
-from studies.evidence.race import Pipelines
 from studies.reproduction.archive import ArchiveRow, rows_of
-from studies.reproduction.logged import Elsewhere, Logged
 from studies.reproduction.paper import Study
 
 
@@ -37,53 +34,29 @@ class Venue:
     slurm: tuple[str, ...]
 
 
-def run_study(
-    study: Study, overrides: Sequence[str], venue: Venue, interruption: Interruption, part: str = ""
-) -> list[ArchiveRow]:
+def run_study(study: Study, venue: Venue, interruption: Interruption, part: str = "") -> list[ArchiveRow]:
     """Return the lines of a study for its paper's archive, after making the runs that are missing.
 
-    overrides: of the study. part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and
-    KeyboardInterrupt."""
+    part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and KeyboardInterrupt."""
     # of other overrides it is another study
-    folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*overrides]).encode()).hexdigest()[:8]}"
-    logged = (_compared if study.tuned else _swept)(overrides, folder, venue, interruption, part)
-    return rows_of(study.name, overrides, logged)
-
-
-def run_pipelines(
-    needs: Sequence[Callable[[Pipelines], object]], results: Path, venue: Venue, interruption: Interruption
-) -> None:
-    """Make the trials and clocks that are missing, and add them to the archive. Raises what `run_study` does."""
-
-    def run(jobs: Sequence[Job], folder: Path) -> Sequence[Run]:
-        return _records(jobs, folder, venue, interruption)
-
-    make_missing(needs, results, run, venue.folder / "pipelines")
-
-
-def _compared(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
-    on = ["compare.on=slurm", *venue.slurm] if venue.on == "slurm" else []
-    made = compare([*overrides, *on], folder, interruption, at_once=venue.at_once, part=part)
-    with made as comparison:
-        tuning = [run for search in comparison.searches for run in search.runs]
-        measured = [run for contender in comparison.contenders for run in contender.runs]
-        elsewhere = [
-            Elsewhere(cell.conditions, tuple(contenders_of(comparison.searches, cell.runs)))
-            for cell in comparison.cells
-        ]
-        return Logged(tuple(measured), tuple(tuning), tuple(comparison.contenders), tuple(elsewhere))
-
-
-def _swept(overrides: Sequence[str], folder: Path, venue: Venue, interruption: Interruption, part: str) -> Logged:
-    """Return the runs of a grid, as those of `dsgd-run -m`."""
-    jobs = ConfigTree().grid(overrides, FOLDERS)
+    folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*study.overrides]).encode()).hexdigest()[:8]}"
+    jobs = ConfigTree().grid(study.overrides, FOLDERS)
     models: KnownModels = []
     for job in jobs:
         check_with_torch(plan_run(job.values, job.overrides), venue.on == "here", models)
     interruption.check()
     label_jobs(jobs)
     with owned(folder, "--folder"):
-        return Logged(tuple(_records(jobs, folder, venue, interruption, part)))
+        return rows_of(study.name, study.overrides, _records(jobs, folder, venue, interruption, part))
+
+
+def run_pipelines(needs: Sequence[Need], results: Path, venue: Venue, interruption: Interruption) -> None:
+    """Make the trials and clocks that are missing, and add them to the archive. Raises what `run_study` does."""
+
+    def run(jobs: Sequence[Job], folder: Path) -> Sequence[Run]:
+        return _records(jobs, folder, venue, interruption)
+
+    make_missing(needs, results, run, venue.folder / "pipelines")
 
 
 def _records(

@@ -14,8 +14,10 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.entries import FOLDERS
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.record.reader import Run, number, read_env
+from studies.evidence.contrast import Need, Pipelines
+from studies.evidence.paired_t import REPLICATES
 from studies.evidence.pipeline import Missing, all_of
-from studies.evidence.race import Pipelines
+from studies.evidence.tasks import TASKS
 from studies.evidence.trial import (
     CLOCKS,
     MEASURE,
@@ -30,64 +32,66 @@ from studies.evidence.trial import (
 BATCH = 24  # trials between two writes of the archive
 CLOCK_STEPS = 512  # of each worker: the time of a step is their mean
 TENTHS, DIGITS = 10, 7
+FOLD_FIELDS = ("test_fold_losses", "test_fold_accuracies")  # of a record
 JITTER = ("cluster.jitter_distribution=lognormal", "cluster.jitter=0.1")  # under which models are trained
-TASKS = {
-    "shapes": ("experiment=real_shapes",),
-    "fashion": ("experiment=real_fashion", "model=mlp", "~model.width", "model.hidden=[128]"),
-}
+CLUSTER = "cluster=jin2016"  # of clocks that name no other
+PLAIN_KEYS = ("topology", "cluster", "schedule", "optimizer", "batch_size")  # of options that are not the algorithm's
 ONCE = ("eval.every_steps=null", "eval.every_epochs=null")  # evaluated at the end alone
 
 
 def make_missing(
-    needs: Sequence[Callable[[Pipelines], object]],
+    needs: Sequence[Need],
     results: Path,
     run: Callable[[Sequence[Job], Path], Sequence[Run]],
     folder: Path,
     batch: int = BATCH,
 ) -> None:
-    """Make what is missing, and add it to the archive, a batch at a time.
+    """Make what is missing, and add it to the archive, a batch at a time: first three replicates of all, then as many
+    as decide.
 
-    needs: programs over the archive that raise Missing, the most important first. run: returns the records of jobs,
-    which are below a folder. folder: of the records until they are in the archive. Raises what `run` does."""
+    needs: the most important first. run: returns the records of jobs, which are below a folder. folder: of the records
+    until they are in the archive. Raises what `run` does."""
     pipelines, tree = Pipelines.read(results), ConfigTree()
-    while missing := missing_of(needs, pipelines):
-        wanted = missing[:batch]
-        jobs = [job for each in wanted for job in tree.grid(overrides_of(each), FOLDERS)]
-        label_jobs(jobs)
-        folder.mkdir(parents=True, exist_ok=True)
-        for each, record in zip(wanted, run(jobs, folder), strict=True):
-            if isinstance(each, Trial):
-                pipelines.trials[each] = outcome_of(each, record)
-            else:
-                pipelines.clocks[each] = step_s(record)
-        write_trials(results / TRIALS, pipelines.trials)
-        write_clocks(results / CLOCKS, pipelines.clocks)
-        shutil.rmtree(folder)
+    for most in REPLICATES:
+        while missing := missing_of(needs, pipelines, most):
+            wanted = missing[:batch]
+            jobs = [job for each in wanted for job in tree.grid(overrides_of(each), FOLDERS)]
+            label_jobs(jobs)
+            folder.mkdir(parents=True, exist_ok=True)
+            for each, record in zip(wanted, run(jobs, folder), strict=True):
+                if isinstance(each, Trial):
+                    pipelines.trials[each] = outcome_of(each, record)
+                else:
+                    pipelines.clocks[each] = step_s(record)
+            write_trials(results / TRIALS, pipelines.trials)
+            write_clocks(results / CLOCKS, pipelines.clocks)
+            shutil.rmtree(folder)
 
 
-def missing_of(needs: Sequence[Callable[[Pipelines], object]], pipelines: Pipelines) -> list[Trial | Clock]:
-    """Return the runs that these programs ask for next, each once: the first replicates before the others."""
+def missing_of(needs: Sequence[Need], pipelines: Pipelines, most: int) -> list[Trial | Clock]:
+    """Return the runs that these needs ask for next, each once. most: replicates."""
     try:
-        all_of(partial(need, pipelines) for need in needs)
+        all_of(partial(need, pipelines, most) for need in needs)
     except Missing as line:
-        return sorted(dict.fromkeys(line.wanted), key=lambda wanted: wanted.replicate)
+        return list(dict.fromkeys(line.wanted))
     return []
 
 
 def overrides_of(wanted: Trial | Clock) -> list[str]:
     """Return the overrides of dsgd-run that make a trial or a clock."""
     algo, *options = wanted.contender.split()
-    keys = [option if "." in option.partition("=")[0] else f"algo.{option}" for option in options]
+    keys = [_key(option) for option in options]
     if isinstance(wanted, Clock):
-        timing = ["engine=sim", "engine.gradients=none", "cluster=jin2016", "budget.epochs=null", *ONCE]
+        timing = ["engine=sim", "engine.gradients=none", "budget.epochs=null", *ONCE]
+        timing += [] if any(key.startswith("cluster=") for key in keys) else [CLUSTER]
         jitter = [JITTER[0], f"cluster.jitter={wanted.jitter:g}"] if wanted.jitter else []
         overlap = [f"algo.overlap={str(wanted.overlap).lower()}"] if algo == "sync" else []
         return [
             *timing,
             f"algo={algo}",
-            *keys,
             *overlap,
             *jitter,
+            *keys,
             f"nodes={wanted.nodes}",
             f"budget.steps={CLOCK_STEPS}",
             f"seed={wanted.replicate}",
@@ -97,9 +101,9 @@ def overrides_of(wanted: Trial | Clock) -> list[str]:
     return [
         *TASKS[wanted.task],
         f"algo={algo}",
-        *keys,
         f"nodes={wanted.nodes}",
         *JITTER,
+        *keys,
         *ONCE,
         *held_out,
         *([] if measured else ["data.evaluate=validation"]),
@@ -109,15 +113,27 @@ def overrides_of(wanted: Trial | Clock) -> list[str]:
     ]
 
 
+def _key(option: str) -> str:
+    """Return an option of a contender as dsgd-run has it: without a dot it is the algorithm's."""
+    name = option.partition("=")[0]
+    return option if "." in name or name in PLAIN_KEYS else f"algo.{option}"
+
+
 def outcome_of(trial: Trial, run: Run) -> TrialOutcome:
     """Return what the record of a trial says."""
     commit = str(read_env(run.folder).get("commit"))[:12]
     loss = number(run.final("test_loss"))
     if run.outcome == "diverged" or math.isnan(loss):
-        return TrialOutcome(math.inf, 0.0, (), commit)
-    parts = np.array(run.final("test_fold_losses")).reshape(TENTHS, -1).mean(1) if trial.stage == MEASURE else ()
+        return TrialOutcome(math.inf, 0.0, (), commit, apart=math.inf)
+    parts, accuracies = (
+        tuple(_rounded(part) for part in np.array(run.final(name)).reshape(TENTHS, -1).mean(1))
+        if trial.stage == MEASURE
+        else ()
+        for name in FOLD_FIELDS
+    )
+    apart = number(run.metrics[-1]["pairwise_distance_median"])
     return TrialOutcome(
-        _rounded(loss), _rounded(number(run.final("test_accuracy"))), tuple(_rounded(part) for part in parts), commit
+        _rounded(loss), _rounded(number(run.final("test_accuracy"))), parts, commit, accuracies, _rounded(apart)
     )
 
 

@@ -8,7 +8,7 @@ hold the truth in 93 of 100 studies only, as they end when luck has made them sh
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate
@@ -41,6 +41,8 @@ def difference(values: Sequence[float], others: Sequence[float], confidence: flo
     differences = [value - other for value, other in zip(values, others, strict=True)]
     if not differences:
         return NOTHING
+    if not all(map(math.isfinite, differences)):
+        return Estimate(math.nan, -math.inf, math.inf, len(differences))
     middle, half = t_interval(differences, confidence)
     return Estimate(middle, middle - half, middle + half, len(differences))
 
@@ -54,12 +56,13 @@ def t_interval(values: Sequence[float], confidence: float | None = None) -> tupl
     return fmean(values), t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
-def replicates_wanted(values: Sequence[float], others: Sequence[float], threshold: float) -> int:
-    """Return how many replicates decide whether a ratio meets a threshold: as many as there are, or more."""
-    made = len(values)
+def replicates_wanted(made: int, estimate: Callable[[float], Estimate], threshold: float) -> int:
+    """Return how many replicates decide whether a number meets a threshold: as many as are made, or more.
+
+    estimate: returns the estimate by those that are made, at a confidence."""
     if made < REPLICATES[0]:
         return REPLICATES[0]
-    measured = ratio(values, others, CLEAR)
+    measured = estimate(CLEAR)
     if made >= REPLICATES[-1] or not measured.low <= threshold <= measured.high:
         return made
     return next(count for count in REPLICATES if count > made)

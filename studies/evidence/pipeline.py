@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial
+from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial, TrialOutcome
 
 FEWEST, MOST = 10, 163_840  # steps of each worker; where they do not reach the target, T* is unknown
 WIDEST = 16  # levels of rates above and below the first one that are tried
@@ -48,14 +48,17 @@ def all_of(measures: Iterable[Callable[[], Any]]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One contender on one task with one number of workers. first: number of steps that is tried first. level: of the
-    rate that is tried first."""
+    """One contender on one task with one number of workers.
+
+    first: number of steps that is tried first. level: of the rate that is tried first. network: options that change the
+    seconds of its steps, and not what it learns: `cluster.bandwidth=1e7`."""
 
     task: str
     contender: str
     nodes: int
-    first: int
+    first: int = 640
     level: int = 0
+    network: str = ""
 
     def trial(self, stage: str, replicate: int, steps: int, level: int) -> Trial:
         """Return a trial of this cell."""
@@ -84,10 +87,16 @@ def losses_around(cell: Candidate, replicate: int, target: float, outcomes: Outc
     return {steps: loss for steps, (_, loss) in _rungs(cell, replicate, target, outcomes).items()}
 
 
-def loss_after(cell: Candidate, replicate: int, steps: int, outcomes: Outcomes) -> float:
-    """Return the measured loss after a number of steps, at the rate that is tuned for it. Raises Missing."""
-    level = tuned_level(cell, replicate, steps, cell.level, (2, 1), outcomes)
-    return _loss(cell.trial(MEASURE, replicate, steps, level), outcomes)
+def best_tuned(cell: Candidate, replicate: int, steps: int, outcomes: Outcomes) -> Trial:
+    """Return the trial of tuning with the rate that is best after a number of steps. Raises Missing."""
+    return cell.trial(TUNE, replicate, steps, tuned_level(cell, replicate, steps, cell.level, (2, 1), outcomes))
+
+
+def outcome_of(trial: Trial, outcomes: Outcomes) -> TrialOutcome:
+    """Return what a trial came to. Raises Missing if it has not been made."""
+    if trial not in outcomes:
+        raise Missing([trial])
+    return outcomes[trial]
 
 
 def _rungs(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> dict[int, tuple[int, float]]:
@@ -139,7 +148,7 @@ def crossing(curve: LossCurve, target: float) -> float:
 
 
 def _loss(trial: Trial, outcomes: Outcomes) -> float:
-    return _losses([trial], outcomes)[0]
+    return outcome_of(trial, outcomes).loss
 
 
 def _losses(trials: Sequence[Trial], outcomes: Outcomes) -> list[float]:

@@ -47,12 +47,15 @@ class TrialOutcome:
     """What a trial came to: the loss and accuracy of the mean model at its end; infinite and 0 where it diverged.
 
     parts: the loss on each tenth of the test samples, of a measured trial; else none. commit: of the program that made
-    it."""
+    it. accuracies: on each tenth. apart: the median distance of two workers; infinite where it diverged. Both were not
+    noted by the first programs: none."""
 
     loss: float
     accuracy: float
     parts: tuple[float, ...]
     commit: str
+    accuracies: tuple[float, ...] = ()
+    apart: float | None = None
 
 
 @dataclass(frozen=True, order=True)
@@ -82,8 +85,10 @@ def read_trials(path: Path) -> dict[Trial, TrialOutcome]:
         try:
             numbers = {name: int(row[name]) for name in ("nodes", "replicate", "steps", "level")}
             trial = Trial(row["task"], row["contender"], stage=row["stage"], **numbers)
-            parts = tuple(map(float, row["parts"].split()))
-            outcomes[trial] = TrialOutcome(float(row["loss"]), float(row["accuracy"]), parts, row["commit"])
+            parts, accuracies = (tuple(map(float, row[name].split())) for name in ("parts", "accuracies"))
+            apart = float(row["apart"]) if row["apart"] else None
+            loss, accuracy = float(row["loss"]), float(row["accuracy"])
+            outcomes[trial] = TrialOutcome(loss, accuracy, parts, row["commit"], accuracies, apart)
         except ValueError as error:
             raise ValueError(f"{path}:{number} must be a trial, got: {error}") from error
     return outcomes
@@ -95,7 +100,8 @@ def write_trials(path: Path, outcomes: Outcomes) -> None:
     for trial in sorted(outcomes):
         numbers = {"rate": f"{trial.rate:.6g}", "seed": trial.seed}
         outcome = outcomes[trial]
-        rows.append(asdict(trial) | numbers | asdict(outcome) | {"parts": " ".join(map(str, outcome.parts))})
+        lists = {name: " ".join(map(str, getattr(outcome, name))) for name in ("parts", "accuracies")}
+        rows.append(asdict(trial) | numbers | asdict(outcome) | lists)
     _write(path, [*_TRIAL, "rate", "seed", *_OUTCOME], rows)
 
 

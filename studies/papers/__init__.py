@@ -1,7 +1,7 @@
 """One file per paper: its setting, the runs that test it, how its claims are judged, and its figures.
 
 Each file has a `PAPER`. What is claimed, and with which measurement it passes, is in claims.yaml. To add a paper is to
-add a file and its claims. The folder `real` has the studies of the claims about learning, by the protocol of
+add a file and its claims. Claims about learning are judged by pipelines, by the protocol of
 docs/explanation/papers.md."""
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from importlib import import_module
 from pathlib import Path
 
 from studies.reproduction.criterion import read_statements
-from studies.reproduction.paper import REAL, Paper
+from studies.reproduction.paper import Paper
 
 CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their ids
 
 
-def papers(scale: str) -> list[Paper]:
-    """Return all papers that have studies at a scale, in the order of their pages."""
-    package = import_module(f"{__name__}.{REAL}" if scale == REAL else __name__)
-    modules = [import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
-    return sorted((module.PAPER for module in modules if hasattr(module, "PAPER")), key=lambda paper: paper.order)
+def papers() -> list[Paper]:
+    """Return all papers, in the order of their pages."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    return sorted((module.PAPER for module in modules), key=lambda paper: paper.order)

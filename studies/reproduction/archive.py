@@ -22,20 +22,12 @@ from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, number, read_env
 from dsgd.record.writer import CONFIG_SHA256
 from dsgd.record.written import write_atomically
-from dsgd.report.contest import Contender
-from studies.reproduction.logged import Elsewhere, Logged
+from studies.reproduction.logged import Logged
 
 SUFFIX = ".jsonl.gz"
-MEASURED, TUNING, ELSEWHERE = "measured", "tuning", "elsewhere"  # stages
-OWN = ("study", "words", "stage", "contender", "chosen", "works", "spent", "conditions", "made_with", "config", "marks")
-STAGES = (MEASURED, TUNING, ELSEWHERE)
-TO_TARGET = ("time_s", "samples", "test_loss", "test_accuracy")  # what is kept of marks under other conditions
+OWN = ("study", "words", "made_with", "config", "marks")  # fields of a line that are not of the summary
 MADE_WITH = ("dsgd", "commit", "python", "torch", "numpy")
 HOST_FIELDS = ("wall_s", "devices", "threads", CONFIG_SHA256)  # of a summary, which say nothing of the result
-FOLD_FIELDS = (
-    "test_fold_losses",
-    "test_fold_accuracies",
-)  # of a summary: lists, a number for each part of the test set
 DIGITS = 7  # of what was measured; more than float32 holds of a loss
 LONGEST, LONGEST_LINE = 2**28, 2**22  # bytes of a file and of a line, uncompressed
 
@@ -47,88 +39,26 @@ def path_of(paper: str, results: Path) -> Path:
     return results / f"{paper}{SUFFIX}"
 
 
-def rows_of(study: str, overrides: Sequence[str], logged: Logged) -> list[ArchiveRow]:
+def rows_of(study: str, overrides: Sequence[str], runs: Sequence[Run]) -> list[ArchiveRow]:
     """Return the lines of a study, whose records are where its runs say. overrides: its command line."""
-    rows = [_row(study, overrides, MEASURED, run, _owner(logged.contenders, run)) for run in logged.runs]
-    rows += [_row(study, overrides, TUNING, run) for run in logged.tuning]
-    for cell in logged.elsewhere:
-        pairs = [(contender, run) for contender in cell.contenders for run in contender.runs]
-        rows += [_row(study, overrides, ELSEWHERE, run, contender, cell.conditions) for contender, run in pairs]
-    return rows
+    return [_row(study, overrides, run) for run in runs]
 
 
-def _owner(contenders: Sequence[Contender], run: Run) -> Contender | None:
-    """Return the contender whose run this is; None in a study without contenders."""
-    return next((contender for contender in contenders if any(run is other for other in contender.runs)), None)
-
-
-def _row(
-    study: str,
-    overrides: Sequence[str],
-    stage: str,
-    run: Run,
-    contender: Contender | None = None,
-    conditions: Mapping[str, Any] | None = None,
-) -> ArchiveRow:
+def _row(study: str, overrides: Sequence[str], run: Run) -> ArchiveRow:
     env = read_env(run.folder)
-    marks = _columns(run.metrics[-1:] if stage == TUNING else run.metrics)
-    if stage == ELSEWHERE:
-        marks = {name: values for name, values in marks.items() if name in TO_TARGET}
     return {
         "study": study,
         "words": list(overrides),
-        "stage": stage,
-        "contender": None if contender is None else contender.name,
-        "chosen": None if contender is None else dict(contender.chosen),
-        "works": None if contender is None or contender.works is None else list(contender.works),
-        "spent": None if contender is None else contender.spent,
-        **({} if conditions is None else {"conditions": dict(conditions)}),
         "made_with": {key: env.get(key) for key in MADE_WITH},
         "config": _writable(run.config),
-        **_summary(run, stage),
-        "marks": marks,
+        **{key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS},
+        "marks": _columns(run.metrics),
     }
-
-
-def _summary(run: Run, stage: str) -> ArchiveRow:
-    """Return the fields of a run's summary that say what it came to; of measured runs alone, parts of the test set."""
-    left_out = HOST_FIELDS if stage == MEASURED else (*HOST_FIELDS, *FOLD_FIELDS)
-    kept = {key: value for key, value in (run.summary or {}).items() if key not in left_out}
-    lists = {key: kept[key] for key in FOLD_FIELDS if kept.get(key) is not None}
-    return kept | {key: [_rounded(key, value) for value in values] for key, values in lists.items()}
 
 
 def logged_of(rows: Sequence[ArchiveRow]) -> Logged:
     """Return what the lines of one study say."""
-    runs: dict[str, list[Run]] = {stage: [] for stage in (MEASURED, TUNING)}
-    measured: list[tuple[ArchiveRow, Run]] = []
-    elsewhere: dict[str, list[tuple[ArchiveRow, Run]]] = {}
-    for row in rows:
-        run = _run(row)
-        if row["stage"] == ELSEWHERE:
-            elsewhere.setdefault(json.dumps(row["conditions"]), []).append((row, run))
-            continue
-        runs[row["stage"]].append(run)
-        if row["contender"] is not None:
-            measured.append((row, run))
-    cells = tuple(Elsewhere(json.loads(text), _contenders(pairs)) for text, pairs in elsewhere.items())
-    return Logged(tuple(runs[MEASURED]), tuple(runs[TUNING]), _contenders(measured), cells)
-
-
-def _contenders(pairs: Iterable[tuple[ArchiveRow, Run]]) -> tuple[Contender, ...]:
-    """Return the contenders of runs that come with their lines."""
-    members: dict[str, list[tuple[ArchiveRow, Run]]] = {}
-    for row, run in pairs:
-        members.setdefault(row["contender"], []).append((row, run))
-    contenders = []
-    for name, group in members.items():
-        first, run = group[0]
-        works = None if first["works"] is None else tuple(first["works"])
-        runs = [member for _, member in group]
-        contenders.append(
-            Contender(name, run.algorithm, run.nodes or 0, runs, first["chosen"] or {}, works, first["spent"] or 0)
-        )
-    return tuple(contenders)
+    return Logged(tuple(map(_run, rows)))
 
 
 def read(path: Path) -> dict[str, list[ArchiveRow]]:
@@ -183,9 +113,7 @@ def write(path: Path, rows: Mapping[str, Iterable[ArchiveRow]]) -> None:
 
 def _is_row(row: ArchiveRow) -> bool:
     kinds = {"study": str, "words": list, "config": dict, "marks": dict}
-    if row.get("stage") == ELSEWHERE:
-        kinds["conditions"] = dict
-    whole = all(isinstance(row.get(key), kind) for key, kind in kinds.items()) and row.get("stage") in STAGES
+    whole = all(isinstance(row.get(key), kind) for key, kind in kinds.items())
     columns = row["marks"].values() if whole else ()
     return whole and all(isinstance(column, list) for column in columns) and len({len(c) for c in columns}) <= 1
 

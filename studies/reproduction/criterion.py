@@ -38,8 +38,7 @@ LINKS = {
 ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
 FIELDS = {"kind", "claim", "source", "passes", "criteria"}
 CONDITIONS = {"published", "there", "here", "threshold_of"}
-OPTIONAL = {"need", "real"}
-SHARED = {"kind", "claim", "source", "published", "there", "threshold_of"}  # by a claim with its real scale
+OPTIONAL = {"need"}
 QUOTED_OR_READ = r'(?:"[^"]+" \([^"]+\)|our reading of [^"]+?: [^"]+)'
 PUBLISHED = re.compile(rf"{QUOTED_OR_READ}(?:; {QUOTED_OR_READ})*|ours: .+")
 OWNER = re.compile(r"the paper's(?:; ours: .+)?|ours: .+")
@@ -79,6 +78,11 @@ class Criterion:
         return float(value) / (100 if unit else 1)
 
     @property
+    def bound(self) -> float:
+        """Return the number that decides, of a criterion with one number."""
+        return -self.threshold if self.kind == "no_worse_by" else self.threshold
+
+    @property
     def other(self) -> float | None:
         """Return the second number."""
         return None if self.second is None else float(self.second)
@@ -90,7 +94,7 @@ class Criterion:
         if self.kind in ONE_NUMBER:
             return ONE_NUMBER[self.kind](what, value, self.threshold)
         if self.kind == "no_worse_by":
-            return at_least(what, value, -self.threshold)
+            return at_least(what, value, self.bound)
         if self.kind == "from" and self.other is not None:
             return within(what, value, self.threshold, self.other)
         target = self.other if expected is None else expected
@@ -127,8 +131,7 @@ class Statement:
     """What a paper claims, with the thresholds by which the claim passes.
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
-    checks must pass; None: all. real: the claim with what it passes with at the real scale; None: it has no study
-    there. conditions: None: it is an exact property."""
+    checks must pass; None: all. conditions: None: it is an exact property."""
 
     id: str
     kind: ClaimKind
@@ -137,7 +140,6 @@ class Statement:
     passes: str
     criteria: Mapping[str, Criterion]
     need: int | None = None
-    real: Statement | None = None
     conditions: Conditions | None = None
 
     def threshold(self, name: str) -> float:
@@ -171,19 +173,10 @@ def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
     needed = FIELDS if exact else FIELDS | CONDITIONS
     if not needed <= entry.keys() <= needed | OPTIONAL:
         raise ValueError(f"{id} must have {', '.join(sorted(needed | OPTIONAL))}, got {', '.join(entry)}")
-    real = _real(id, entry) if "real" in entry else None
     conditions = None if exact else Conditions(**{name: str(entry[name]) for name in CONDITIONS})
     criteria = {name: Criterion.parse(str(text)) for name, text in entry["criteria"].items()}
     written = {name: criterion.first for name, criterion in criteria.items()}
     written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
     passes = entry["passes"].format_map(written)
     kind = ClaimKind(entry["kind"])
-    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), real, conditions)
-
-
-def _real(id: str, entry: Mapping[str, Any]) -> Statement:
-    """Return a claim as it is judged at the real scale."""
-    shared = {key: entry[key] for key in SHARED & entry.keys()}
-    if double := shared.keys() & entry["real"].keys():
-        raise ValueError(f"{id} must have {', '.join(sorted(double))} once, got it under real as well")
-    return _statement(id, shared | entry["real"])
+    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), conditions)

@@ -11,30 +11,18 @@ from pathlib import Path
 from dsgd.record.reader import Run
 from dsgd.record.safe_text import for_markdown
 from dsgd.record.written import write_atomically
-from dsgd.report.fields import rule_of
-from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.interval import Estimate
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text
+from studies.evidence.contrast import Pipelines
 from studies.evidence.pipeline import Missing
-from studies.evidence.race import Pipelines
 from studies.evidence.trial import CLOCKS, TRIALS, Trial
 from studies.reproduction import archive
-from studies.reproduction.criterion import ClaimKind
 from studies.reproduction.logged import Logged
-from studies.reproduction.null_tests import null_tests
-from studies.reproduction.paired import RULE
-from studies.reproduction.paper import SMALL, Chart, Claim, Evidence, Paper, Study, of_task
+from studies.reproduction.paper import Chart, Claim, Evidence, Paper, Study
 from studies.reproduction.verdict import Check, Finding, Verdict, over_tasks
 
 MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
-# claims about learning are not judged at the small scale: what came out has other words
-OUTCOMES = {
-    Verdict.PASS: "met",
-    Verdict.FAIL: "missed",
-    Verdict.EXPLAINED: "missed, explained",
-    Verdict.INCONCLUSIVE: "open",
-}
-
 EXPLANATIONS = {
     Verdict.EXPLAINED: "A second measurement shows the cause:",
     Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
@@ -47,14 +35,13 @@ class Results:
     """What there is of a paper. logged: of each study that has runs. findings: by the claims' ids."""
 
     paper: Paper
-    scale: str
     logged: dict[str, Logged]
     rows: dict[str, list[archive.ArchiveRow]]
     findings: dict[str, Finding]
     pipelines: Pipelines
 
     @staticmethod
-    def read(paper: Paper, results: Path, scale: str) -> Results:
+    def read(paper: Paper, results: Path, pipelines: Pipelines) -> Results:
         """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
         path = archive.path_of(paper.key, results)
         rows = archive.read(path)
@@ -62,27 +49,12 @@ class Results:
         rows = {
             study.name: rows[study.name]
             for study in paper.studies
-            if study.name in rows and all(row["words"] == list(study.at(scale) or ()) for row in rows[study.name])
+            if study.name in rows and all(row["words"] == list(study.overrides) for row in rows[study.name])
         }
         with archive.reading(path):
             logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-            pipelines = Pipelines.read(results) if paper.needs else Pipelines({}, {})
             findings = {claim.id: finding_of(claim, logged, pipelines) for claim in paper.claims}
-        return Results(paper, scale, logged, rows, findings, pipelines)
-
-    @property
-    def rule(self) -> str | None:
-        """Return the rule of the crossing that judges times to a target; None: each run's own. At the real scale a run
-        ends at the crossing of its own rule, and may never show another."""
-        return RULE if self.scale == SMALL else None
-
-    def is_judged(self, claim: Claim) -> bool:
-        """Return whether the protocol lets a claim be judged at this scale."""
-        return self.scale != SMALL or claim.statement.kind is not ClaimKind.LEARNING
-
-    def outcome(self, claim: Claim, verdict: Verdict) -> str:
-        """Return a verdict on a claim or on one of its checks, in the words of claims that are not judged for these."""
-        return str(verdict) if self.is_judged(claim) else OUTCOMES.get(verdict, str(verdict))
+        return Results(paper, logged, rows, findings, pipelines)
 
 
 def write_paper(paper_results: Results, results: Path) -> None:
@@ -103,7 +75,6 @@ def write_paper(paper_results: Results, results: Path) -> None:
             ["what", "value", "status"],
             [[assumption.what, assumption.value, assumption.status] for assumption in paper.assumptions],
         ),
-        *_null_tests(paper_results),
         "## Runs",
         _runs(paper_results),
     ]
@@ -124,8 +95,8 @@ def _draw(paper_results: Results, chart: Chart, results: Path) -> bool:
 
 
 def runs_of(chart: Chart, logged: Evidence) -> list[Run]:
-    """Return the runs that a figure shows: those of its studies, and of the others that are run."""
-    return [run for name in (*chart.studies, *chart.more) if name in logged for run in logged[name].runs]
+    """Return the runs that a figure shows."""
+    return [run for name in chart.studies for run in logged[name].runs]
 
 
 def page_of(paper: Paper, results: Path) -> Path:
@@ -138,7 +109,7 @@ def verdict_lines(paper_results: Results, claim: Claim, results: Path) -> str:
     finding = paper_results.findings[claim.id]
     measured = measured_line(finding) or finding.reason
     stated = claim.statement
-    lines = [f"{claim.id}: {stated.text}", f"{_told(paper_results, claim)} (threshold: {stated.passes}): {measured}"]
+    lines = [f"{claim.id}: {stated.text}", f"{finding.verdict} (threshold: {stated.passes}): {measured}"]
     return "\n".join([*lines, f"page: {page_of(paper_results.paper, results)}"])
 
 
@@ -163,24 +134,15 @@ def shown(value: Estimate) -> str:
 
 def finding_of(claim: Claim, logged: dict[str, Logged], pipelines: Pipelines) -> Finding:
     """Return what a claim came to, on all of its tasks."""
-    if not claim.tasks:
-        return _judged(claim, logged)
-    if not claim.studies:
-        return over_tasks({task: _by_pipelines(claim, pipelines, task) for task in claim.tasks})
-    findings = {}
-    for task in claim.tasks:
-        names = {name: of_task(name, task) for name in claim.studies}
-        findings[task] = _judged(claim, {name: logged[full] for name, full in names.items() if full in logged})
-    return over_tasks(findings)
-
-
-def _judged(claim: Claim, logged: dict[str, Logged]) -> Finding:
+    if claim.tasks:
+        return over_tasks({task: finding_on(claim, pipelines, task) for task in claim.tasks})
     if missing := [name for name in claim.studies if name not in logged]:
         return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {', '.join(missing)}.")
     return claim.judge(logged)
 
 
-def _by_pipelines(claim: Claim, pipelines: Pipelines, task: str) -> Finding:
+def finding_on(claim: Claim, pipelines: Pipelines, task: str) -> Finding:
+    """Return what a claim about learning came to on one task."""
     try:
         return claim.judge(pipelines, task)
     except Missing as line:
@@ -190,18 +152,17 @@ def _by_pipelines(claim: Claim, pipelines: Pipelines, task: str) -> Finding:
 def _claim(paper_results: Results, claim: Claim) -> str:
     """Return the section of a claim: what it says, what was measured, why."""
     finding = paper_results.findings[claim.id]
-    used = [study for study in paper_results.paper.studies if study.name in claim.needs]
-    commands = dict.fromkeys(study.command(paper_results.scale) for study in used)  # one program makes several
-    if paper_results.paper.needs:
-        commands = [f"dsgd-reproduce {paper_results.paper.name} --scale {paper_results.scale}"]
+    used = [study for study in paper_results.paper.studies if study.name in claim.studies]
+    commands = [*dict.fromkeys(study.command for study in used)]  # one program makes several
+    if claim.needs:
+        commands = [f"dsgd-reproduce --claim {claim.id}"]
     parts = [
         f"### {claim.id}",
-        f"**{_told(paper_results, claim)}.** {claim.statement.text} ({claim.statement.source})",
+        f"**{finding.verdict}.** {claim.statement.text} ({claim.statement.source})",
         f"Passes with: {claim.statement.passes}",
         _conditions(claim),
         _checks(paper_results, claim, finding.checks),
         finding.reason,
-        _joint(finding),
         *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
@@ -234,56 +195,22 @@ def _introduced(finding: Finding) -> str:
 
 def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> str:
     """Return the table of checks; of a claim that cannot be tested here, without their thresholds."""
-    lines = [
-        [check.what, shown(check.value), check.threshold, paper_results.outcome(claim, check.verdict)]
-        for check in checks
-    ]
+    lines = [[check.what, shown(check.value), check.threshold, str(check.verdict)] for check in checks]
     if paper_results.findings[claim.id].verdict is Verdict.NOT_TESTABLE:
         return table(["measured, as information", "value"], [line[:2] for line in lines]) if lines else ""
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
 
 
-def _joint(finding: Finding) -> str:
-    """Return the table of the ratios over all tasks; empty without any."""
-    lines = [[name, shown(value)] for name, value in finding.joint.items()]
-    return table(["over the tasks, 95 % by seeds alone", "value"], lines) if lines else ""
-
-
-def _null_tests(paper_results: Results) -> list[str]:
-    """Return the section of the null tests, if there are any."""
-    lines = [
-        [test.study, test.contender, test.measure, shown(test.value), f"{test.spread:.3g}"]
-        for test in null_tests(paper_results.logged)
-    ]
-    if not lines:
-        return []
-    note = (
-        "One algorithm, tuned and measured under two names. The spread is how far the interval reaches away from 1, or "
-        "from 0: every interval of the same study and kind is longer by it at both ends."
-    )
-    return ["## Null tests", note, table(["study", "algorithm", "compared", "measured", "spread"], lines)]
-
-
 def _runs(paper_results: Results) -> str:
-    """Return the table of the studies, with what they were made."""
-    if paper_results.paper.needs:
-        return _trials(paper_results.pipelines)
-    lines = [_study(paper_results, study) for study in paper_results.paper.studies if study.name in paper_results.rows]
-    if not lines:
-        return "None yet."
-    seeds = {len(contender.runs) for logged in paper_results.logged.values() for contender in logged.contenders}
-    note = interval_note(seeds)
-    if note and paper_results.scale == SMALL:
-        note = f"Intervals: {note}."
-    elif note:
-        note = f"Null tests: {note}. Intervals of claims are longer, by rule 4 of the protocol."
-    aimed = [run for logged in paper_results.logged.values() for run in logged.runs if run.target is not None]
-    rules = {paper_results.rule or rule_of(run) for run in aimed}
-    named = " or ".join(f"`target.crossing={rule}`" for rule in sorted(rules))
-    rule = f"Times to a target are judged by {named}." if aimed else ""
-    studies = table(["study", "runs", "of them for tuning", "for one contender", "made with"], lines)
-    file = f"All of them are in `{paper_results.paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`."
-    return "\n\n".join(part for part in (studies, note, rule, file) if part)
+    """Return the tables of the studies and of the pipelines, with what they were made."""
+    paper = paper_results.paper
+    lines = [_study(paper_results, study) for study in paper.studies if study.name in paper_results.rows]
+    parts = [table(["study", "runs", "made with"], lines)] if lines else []
+    if lines:
+        parts.append(f"All of them are in `{paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`.")
+    if any(claim.needs for claim in paper.claims):
+        parts.append(_trials(paper_results.pipelines))
+    return "\n\n".join(parts) if parts else "None yet."
 
 
 def _study(paper_results: Results, study: Study) -> list[str]:
@@ -292,10 +219,7 @@ def _study(paper_results: Results, study: Study) -> list[str]:
         (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
     }
     names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
-    tuning = sum(row["stage"] == archive.TUNING for row in rows)
-    spent = sorted({contender.spent for contender in paper_results.logged[study.name].contenders if contender.spent})
-    each = " to ".join(map(str, dict.fromkeys((spent[0], spent[-1])))) if spent else ""
-    return [study.name, str(len(rows)), str(tuning or ""), each, for_markdown("; ".join(names))]
+    return [study.name, str(len(rows)), for_markdown("; ".join(names))]
 
 
 def _trials(pipelines: Pipelines) -> str:
@@ -315,13 +239,10 @@ def _trials(pipelines: Pipelines) -> str:
 
 def _summary(paper_results: Results, claim: Claim) -> list[str]:
     """Return the row of a claim at the head of its page."""
-    return [f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}", f"**{_told(paper_results, claim)}**"]
-
-
-def _told(paper_results: Results, claim: Claim) -> str:
-    """Return what a claim came to."""
-    outcome = paper_results.outcome(claim, paper_results.findings[claim.id].verdict)
-    return outcome if paper_results.is_judged(claim) else f"Not judged at the small scale (threshold {outcome})"
+    return [
+        f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}",
+        f"**{paper_results.findings[claim.id].verdict}**",
+    ]
 
 
 def _file(paper: Paper, chart: Chart) -> str:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from dsgd.report.interval import Estimate
-from studies.reproduction.stratified import ratio_over_tasks
 
 
 class Verdict(StrEnum):
@@ -61,15 +60,13 @@ class Finding:
 
     checks: all measurements that it was judged by. reason: why it failed, or what limits what was shown; empty where
     the checks say it all. explanation: the second measurement, of a failure that is explained. cells: of a map, what
-    the claim came to under each condition, by its name. joint: of several tasks, every ratio that was measured on all
-    with runs, over them."""
+    the claim came to under each condition, by its name."""
 
     verdict: Verdict
     checks: tuple[Check, ...] = ()
     reason: str = ""
     explanation: tuple[Check, ...] = ()
     cells: Mapping[str, Verdict] = field(default_factory=dict)
-    joint: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 def exactly(value: float) -> Estimate:
@@ -173,26 +170,13 @@ def over_tasks(findings: Mapping[str, Finding]) -> Finding:
         for task, finding in findings.items()
     ]
     maps = [finding.cells for finding in findings.values()]
-    joint = _joint_ratios([finding.checks for finding in findings.values()])
     if not all(maps):
         verdict = _on_all_tasks({task: finding.verdict for task, finding in findings.items()})
-        return Finding(verdict, tuple(checks), "\n\n".join(parts), joint=joint)
+        return Finding(verdict, tuple(checks), "\n\n".join(parts))
     # what passes under a condition on one task, and under another on the other, passes nowhere
     cells = {name: _on_all_tasks({task: finding.cells[name] for task, finding in findings.items()}) for name in maps[0]}
     parts.append(f"Together: {_listed(cells)}.")
-    return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells, joint=joint)
-
-
-def _joint_ratios(tasks: Sequence[Sequence[Check]]) -> dict[str, Estimate]:
-    """Return every ratio that has the same name on all tasks with runs, over all of them; none that a seed leaves open,
-    and none of a single task."""
-    by_name = [{check.what: check.value.ratios for check in checks} for checks in tasks if checks]
-    joint = {}
-    for name in by_name[0] if len(by_name) > 1 else ():
-        ratios = [of_task.get(name, ()) for of_task in by_name]
-        if all(each and all(ratio > 0 for ratio in each) for each in ratios):
-            joint[name] = ratio_over_tasks(ratios)
-    return joint
+    return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells)
 
 
 def _on_all_tasks(verdicts: Mapping[str, Verdict]) -> Verdict:

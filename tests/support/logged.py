@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contender
 from studies.reproduction.logged import Logged
 
 
@@ -29,11 +28,6 @@ def run(
     return Run(Path("logged"), config, [dict(mark) for mark in marks], found | summary)
 
 
-def study(*runs: Run, tuning: Sequence[Run] = ()) -> Logged:
-    """Return a study of these runs, of whom nobody competed."""
-    return Logged(tuple(runs), tuple(tuning))
-
-
-def contest(*contenders: Contender) -> Logged:
-    """Return a study that was tuned, with these contenders; tests.support.contenders makes them."""
-    return Logged(tuple(run for one in contenders for run in one.runs), (), tuple(contenders))
+def study(*runs: Run) -> Logged:
+    """Return a study of these runs."""
+    return Logged(tuple(runs))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from studies.evidence.trial import Trial, TrialOutcome
+from studies.evidence.contrast import Pipelines
+from studies.evidence.tasks import TARGETS
+from studies.evidence.trial import Clock, Trial, TrialOutcome
 
 TARGET = 0.3
 
@@ -44,3 +46,51 @@ class Training(dict[Trial, TrialOutcome]):
         loss = self.laws[trial.contender].loss(trial) * math.exp(luck + self.random.gauss(0, self.noise))
         self[trial] = TrialOutcome(loss, 0.0, (), "")
         return self[trial]
+
+
+@dataclass(frozen=True)
+class End:
+    """What the trials of a contender come to. steps: to the target of its task. worse: factor of its loss."""
+
+    steps: float = 1000.0
+    worse: float = 1.0
+    accuracy: float = 0.9
+    apart: float = 1.0
+
+
+class World(dict[Trial, TrialOutcome]):
+    """Makes the outcome of every trial from what its contender comes to, with a little noise."""
+
+    def __init__(self, end_of: Callable[[Trial], End]) -> None:
+        super().__init__()
+        self.end_of = end_of
+
+    def __contains__(self, trial: object) -> bool:
+        return True
+
+    def __missing__(self, trial: Trial) -> TrialOutcome:
+        end = self.end_of(trial)
+        draw = random.Random(str(trial))
+        loss = PowerLaw(end.steps, 0.3, 0.0).loss(trial) * TARGETS[trial.task] / TARGET * end.worse
+        accuracy = end.accuracy + draw.gauss(0, 0.0001)
+        outcome = TrialOutcome(loss * math.exp(draw.gauss(0, 0.0003)), accuracy, (), "", (accuracy,) * 10, end.apart)
+        return self.setdefault(trial, outcome)
+
+
+class Ticking(dict[Clock, float]):
+    """Makes the seconds of every kind of step."""
+
+    def __init__(self, step_s: Callable[[Clock], float]) -> None:
+        super().__init__()
+        self.step_of = step_s
+
+    def __contains__(self, clock: object) -> bool:
+        return True
+
+    def __missing__(self, clock: Clock) -> float:
+        return self.setdefault(clock, self.step_of(clock))
+
+
+def world(end_of: Callable[[Trial], End], step_s: Callable[[Clock], float] = lambda _: 1.0) -> Pipelines:
+    """Return an archive in which every trial has been made."""
+    return Pipelines(World(end_of), Ticking(step_s))

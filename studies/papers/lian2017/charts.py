@@ -15,34 +15,14 @@ from studies.papers.lian2017.studies import (
     EIGENVALUES,
     NAMES,
     NETWORKS,
-    TARGET_LOSS,
     consensus_distance,
     stationary,
 )
-from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, curve
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import exactly
 
 TIMES = "times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"
-
-
-def loss_against_epochs(evidence: Evidence) -> Figure:
-    """Draw the test loss of every order of mixing and of all-reduce against epochs, as the paper does."""
-    lines = [
-        curve(contender.name.replace("gradient=", "gradient "), contender.runs, "epoch", "test_loss", i)
-        for i, contender in enumerate(evidence["per_sample"].contenders)
-    ]
-    return chart([ChartPanel("8 nodes, each tuned", "epochs", "test loss", lines, log_y=True)])
-
-
-def loss_against_time(evidence: Evidence) -> Figure:
-    """Draw the test loss against time on the slow network."""
-    lines = [
-        curve(_called(contender.runs[0]), contender.runs, "time_s", "test_loss", i)
-        for i, contender in enumerate(evidence["slow"].contenders)
-    ]
-    panel = ChartPanel("16 nodes, 10 Mbit/s, each tuned", "time (virtual s)", "test loss", lines, level=TARGET_LOSS)
-    return chart([panel])
 
 
 def step_time(evidence: Evidence) -> Figure:

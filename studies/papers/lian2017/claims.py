@@ -1,16 +1,12 @@
-"""Judge the claims of Lian et al. from the logged runs."""
+"""Judge the claims of Lian et al. about times, and the exact ones, from the logged runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from dsgd.record.reader import Run
-from dsgd.report.contest import Contender, final_loss
-from dsgd.report.interval import Estimate
 from studies.papers import CLAIMS
 from studies.papers.lian2017.studies import (
     AXES,
@@ -22,13 +18,10 @@ from studies.papers.lian2017.studies import (
     NETWORKS,
     NODES,
     NOISE,
-    TAUS,
-    WORKERS,
     consensus_distance,
     stationary,
 )
 from studies.reproduction.logged import Logged
-from studies.reproduction.paired import ratio
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Check, Finding, holds, over_region
 
@@ -38,21 +31,6 @@ L8_REASON = (
     "sends 2 vectors in a step, a ring all-reduce 2 (p - 1) / p. With latency it gains: its step waits for one "
     "message, an all-reduce for several in turn."
 )
-
-
-def l1(evidence: Evidence) -> Finding:
-    """Compare the loss of the mean model at the end with that of all-reduce, at equal samples, each tuned."""
-    short, long = (_loss_ratios(evidence[name].contenders) for name in ("per_sample", "longer"))
-    claim = CLAIMS["L1"]
-    checks = [claim.check("loss", "published order: final test loss over that of all-reduce", short["before"])]
-    why = [claim.check("loss", "the same with four times the epochs", long["before"])]
-    reason = (
-        f"With the gradient after mixing the ratio is {short['after'].median:.3f}. The paper's theorem speaks of small "
-        f"rates and many steps. At one rate for both, held-out loss over that of all-reduce, one seed: "
-        f"{_by_rate(evidence['per_sample'])}; with four times the epochs {_by_rate(evidence['longer'])}. At "
-        "rates that are tuned the two are not equal per sample."
-    )
-    return claim.judged(checks, reason, explained_by=why)
 
 
 def l2(evidence: Evidence) -> Finding:
@@ -65,26 +43,6 @@ def l2(evidence: Evidence) -> Finding:
         what = f"p = {nodes}: variance of the mean per coordinate, times p"
         checks.append(CLAIMS["L2"].check("variance", what, variance, expected))
     return CLAIMS["L2"].judged(checks)
-
-
-def l3a(evidence: Evidence) -> Finding:
-    """Compare D-PSGD on a ring with a synchronous single server."""
-    claim = CLAIMS["L3a"]
-    step = {(c, p): _step_ratio(evidence, c, p, "star") for c in NETWORKS for p in NODES}
-    slow = "lian2017_10mbit"
-    largest = max(step[slow, p] for p in NODES if p <= 16)
-    checks = [
-        claim.check("steps", "10 Mbit/s, p <= 16: largest ratio of step times", largest),
-        claim.check("share", "10 Mbit/s, p = 100: ratio over p", step[slow, 100] / 100),
-        claim.check("time", "10 Mbit/s, p = 16: ratio of times to target", _contest_ratio(evidence, "star")),
-    ]
-    other = ", ".join(f"{step['lian2017_5ms', p]:.1f} at p = {p}" for p in NODES)
-    reason = (
-        f"At 5 ms, with gradients of 50 ms, the ratio of step times is {other}. D-PSGD gains less in time to "
-        "the target than in time of a step: per sample it learns less, at all but small rates. Held-out loss over that "
-        f"of all-reduce at one rate for both, one seed: {_by_rate(evidence['slow'])}."
-    )
-    return claim.judged(checks, reason)
 
 
 def l3b(evidence: Evidence) -> Finding:
@@ -159,25 +117,6 @@ def l5(evidence: Evidence) -> Finding:
     return CLAIMS["L5"].judged(checks, "Sixteen workers; static symmetric graphs, for which there is a closed form.")
 
 
-def l6(evidence: Evidence) -> Finding:
-    """Compare the time to the target of EAMSGD with that of D-PSGD, at 10 Gbit/s, each tuned."""
-    claim, logged, checks = CLAIMS["L6"], evidence["elastic"], []
-    for tau in TAUS:
-        value = ratio(logged.contender(algo="easgd", algo__tau=tau), logged.contender(algo="dpsgd"))
-        checks.append(claim.check("sooner", f"tau = {tau}: time to the target, EAMSGD over D-PSGD", value))
-    return claim.judged(checks)
-
-
-def l7(evidence: Evidence) -> Finding:
-    """Compare how long one worker and how long several take to the target, each tuned."""
-    claim, logged, checks = CLAIMS["L7"], evidence["speed_up"], []
-    alone = logged.contender(nodes=1)
-    for p in WORKERS:
-        value = ratio(alone, logged.contender(nodes=p))
-        checks.append(claim.check(f"p{p}", f"time to the target, one worker over {p}", value))
-    return claim.judged(checks)
-
-
 def l8(evidence: Evidence) -> Finding:
     """Compare how much sooner a step ends than with centralised SGD, on the slowest and on the fastest network."""
     claim, cells = CLAIMS["L8"], {}
@@ -227,37 +166,3 @@ def _best_formula(cluster: str, p: int) -> float:
     halving = 2 * math.log2(q) * a + 2 * (q - 1) / q * m + folded
     tree = 2 * math.ceil(math.log2(p)) * (a + m)
     return min(2 * (p - 1) * (a + m / p), halving, tree) / (a + 2 * m)
-
-
-def _contest_ratio(evidence: Evidence, collective: str) -> Estimate:
-    """Return the ratio of the times to the target: of centralised SGD to D-PSGD."""
-    central = evidence["slow"].contender(algo="sync", cluster__collective=collective)
-    return ratio(central, evidence["slow"].contender(algo="dpsgd"))
-
-
-def _by_rate(logged: Logged) -> str:
-    """Return the held-out loss of the published D-PSGD over that of all-reduce, for each rate at which both learn."""
-    losses = [
-        {
-            run.setting("optimizer.lr"): final_loss(run)
-            for run in logged.tuning
-            if run.outcome == "completed" and chosen(run)
-        }
-        for chosen in (_is_published, lambda run: run.algorithm == "sync")
-    ]
-    ratios = {rate: loss / losses[1][rate] for rate, loss in sorted(losses[0].items()) if rate in losses[1]}
-    return ", ".join(f"{ratio:.3f} at {rate:g}" for rate, ratio in ratios.items())
-
-
-def _is_published(run: Run) -> bool:
-    return run.algorithm == "dpsgd" and run.setting("algo.gradient") == "before"
-
-
-def _loss_ratios(contenders: Sequence[Contender]) -> dict[str, Estimate]:
-    """Return the final losses of each order of mixing over those of all-reduce, by the order's name."""
-    reference = next(contender for contender in contenders if contender.algo == "sync")
-    return {
-        contender.runs[0].setting("algo.gradient"): ratio(contender, reference)
-        for contender in contenders
-        if contender.algo == "dpsgd"
-    }

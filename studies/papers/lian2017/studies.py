@@ -5,22 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.record.reader import Run
-from studies.reproduction.paper import Study, listed, named
+from studies.reproduction.paper import Study, listed
 
-TARGET_LOSS = 0.38  # the test loss that one worker, tuned, has at 80 % of its budget: study `target`
 NETWORKS = {"lian2017_10mbit": (1e-3, 1e7 / 8), "lian2017_5ms": (5e-3, 1e9 / 8)}  # latency in s, bytes/s
 NAMES = {"lian2017_10mbit": "10 Mbit/s", "lian2017_5ms": "5 ms"}
 MESSAGE = 1_078_888  # bytes: 269,722 parameters of ResNet-20
 NODES = (4, 8, 16, 32, 100)
-TAUS = (1, 10)  # of EAMSGD
-WORKERS = (2, 4, 8)  # of L7
 COLLECTIVES = {"star": "a server", "ring": "a ring all-reduce", "best": "the best all-reduce"}
 # of L8, the fastest network first: bit/s with a latency of 0.1 ms, s with 1 Gbit/s
 BANDWIDTHS, LATENCIES = (1e10, 3e9, 1e9, 3e8, 1e8, 3e7, 1e7), (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 AXES = {"bandwidth": ("cluster.bandwidth", BANDWIDTHS), "latency": ("cluster.latency_s", LATENCIES)}
 
-SMALL = ("experiment=lian2017_small",)
-FULL = ("experiment=lian2017_resnet20_cifar10",)
 TIMING = ("engine=sim", "engine.gradients=none", "cluster=lian2017_10mbit,lian2017_5ms", "budget.epochs=null")
 GRID = (*TIMING, "budget.steps=50", f"nodes={','.join(map(str, NODES))}")
 EIGHT = ("engine=sim", "engine.gradients=none", "cluster=lian2017_5ms", "budget.epochs=null", "budget.steps=50")
@@ -38,36 +33,8 @@ EIGENVALUES = {  # of the mixing matrices of 16 nodes
     "hypercube": np.repeat(1 - 2 * np.arange(5) / 5, [1, 4, 6, 4, 1]),
     "complete": np.array([0.0] * 15 + [1.0]),
 }
-ORDERS = "[{algo: sync}, {algo: dpsgd, algo.gradient: before}, {algo: dpsgd, algo.gradient: after}]"
-WAYS = "[{algo: dpsgd}, {algo: sync, cluster.collective: star}, {algo: sync, cluster.collective: ring}]"
-SEEDS = "compare.seeds=9"  # with five the interval of L3a held a seed that never got there
-
-EAMSGD = {"algo": "easgd", "algo.momentum": 0.9, "optimizer.momentum": 0, "optimizer.nesterov": False}
-RIVALS = [{"algo": "dpsgd"}, *({**EAMSGD, "algo.tau": tau} for tau in TAUS)]
 
 STUDIES = (
-    Study("target", ("algo=sync", "nodes=1", "budget.epochs=5"), SMALL, FULL, tuned=True),
-    Study("per_sample", ("nodes=8", f"compare.contenders={ORDERS}"), SMALL, FULL, tuned=True),
-    Study("longer", ("nodes=8", "budget.epochs=40", f"compare.contenders={ORDERS}"), SMALL, tuned=True),
-    Study(
-        "slow",
-        ("nodes=16", "budget.epochs=20", f"target.loss={TARGET_LOSS}", f"compare.contenders={WAYS}", SEEDS),
-        SMALL,
-        FULL,
-        tuned=True,
-    ),
-    Study(
-        "elastic",
-        ("cluster=zhang2015", f"target.loss={TARGET_LOSS}", f"compare.contenders=[{named(RIVALS)}]"),
-        SMALL,
-        tuned=True,
-    ),
-    Study(
-        "speed_up",
-        ("algo=dpsgd", f"nodes={listed((1, *WORKERS))}", "cluster=zhang2015", f"target.loss={TARGET_LOSS}"),
-        SMALL,
-        tuned=True,
-    ),
     Study("bandwidth", (*EIGHT, "cluster.latency_s=1e-4", f"cluster.bandwidth={listed(BANDWIDTHS)}")),
     Study("latency", (*EIGHT, f"cluster.latency_s={listed(LATENCIES)}")),
     Study("noise_floor", (*QUADRATIC, "nodes=2,4,8,16,32")),

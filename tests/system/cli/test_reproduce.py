@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
+from dsgd.cli.folders import owned
 from studies.cli import reproduce
-from studies.cli.forecast import MLP_S
 from studies.cli.reproduce import main
 from studies.reproduction import archive
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
@@ -21,8 +20,6 @@ from studies.reproduction.verdict import Finding, at_least, exactly, judged
 from tests.support.command import shell, start, wait_until
 
 STEPS = ("engine=sim", "engine.gradients=none", "cluster.gradient_s=0.01", "budget.epochs=null", "budget.steps=4")
-NOT_JUDGED = "1 without a study"
-TINY = ("engine=sim", "nodes=2", "budget.epochs=1", "cluster.gradient_s=0.01", "target.accuracy=0.5")
 
 
 def speed_up(found: Evidence) -> Finding:
@@ -30,8 +27,8 @@ def speed_up(found: Evidence) -> Finding:
     return judged([at_least("samples, two nodes over one", both / alone, 2.0)])
 
 
-def sooner(found: Evidence) -> Finding:
-    return judged([at_least("contenders", len(found["contest"].contenders), 2)])
+def seen(found: Evidence) -> Finding:
+    return judged([at_least("samples", found["longer"].runs[0].final("samples"), 2)])
 
 
 def drawn(found: Evidence) -> Figure:
@@ -52,13 +49,12 @@ def paper(*words: str) -> Paper:
         summary="Nothing.",
         assumptions=(Assumption("nodes", "2", "ours"),),
         studies=(
-            Study("steps", ("algo=sync", "nodes=1,2", *STEPS, *words), full=("model=resnet8",)),
-            Study("contest", ("algo=sync,gossip", *TINY, "compare.seeds=2", "compare.tune={optimizer.lr: [0.1, 0.2]}"),
-                  tuned=True),
+            Study("steps", ("algo=sync", "nodes=1,2", *STEPS, *words)),
+            Study("longer", ("algo=sync,gossip", *STEPS, "budget.steps=8")),
         ),
         claims=(
             Claim(statement("N1", ClaimKind.TIME, "Two | are twice as fast", ">= 2.0"), ("steps",), speed_up),
-            Claim(statement("N2", ClaimKind.LEARNING, "There are two", ">= 2"), ("contest",), sooner),
+            Claim(statement("N2", ClaimKind.EXACT, "There are two", ">= 2"), ("longer",), seen),
         ),
         charts=(Chart("time", "Time against nodes", ("steps",), drawn),),
     )  # fmt: skip
@@ -66,7 +62,7 @@ def paper(*words: str) -> Paper:
 
 @pytest.fixture
 def of_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper()])
+    monkeypatch.setattr(reproduce, "papers", lambda: [paper()])
     monkeypatch.chdir(tmp_path)
     return tmp_path / "results" / "papers"
 
@@ -88,13 +84,12 @@ def test_it_runs_what_is_missing_judges_and_writes_the_pages(
 ) -> None:
     assert main(["all"]) == 0
     said = capsys.readouterr()
-    assert said.out == f"2 claims: 1 PASS; {NOT_JUDGED}\n"
+    assert said.out == "About time: 1 claims, 1 PASS\nExact properties: 1 claims, 1 PASS\n"
     assert set(files(of_nobody)) == {"README.md", "nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
     page = (of_nobody / "nobody2026.md").read_text()
     assert "**PASS.** Two | are twice as fast (Nobody)" in page
-    assert "**Not judged at the small scale (threshold met).** There are two (Nobody)" in page
+    assert "**PASS.** There are two (Nobody)" in page
     assert "dsgd-run -m algo=sync nodes=1,2" in page
-    assert "dsgd-compare algo=sync,gossip" in page
     assert "Two \\| are twice as fast" in (of_nobody / "README.md").read_text()
     before = files(of_nobody)
     shutil.rmtree("outputs")
@@ -118,43 +113,31 @@ def test_one_claim_needs_its_own_runs_only(of_nobody: Path, capsys: pytest.Captu
     assert set(files(of_nobody)) == {"nobody2026.md", "nobody2026.jsonl.gz", "nobody2026_time.png"}
 
 
-def test_where_all_are_asked_for_a_paper_of_the_other_scale_alone_is_redrawn(
-    of_nobody: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = replace(paper(), key="somebody2026_real", studies=(), claims=(), charts=())
-    monkeypatch.setattr(reproduce, "papers", lambda scale: [other if scale == "real" else paper()])
-    assert main(["--claim", "N1"]) == main(["--redraw"]) == 0
-    page = of_nobody / "somebody2026_real.md"
-    drawn_before = page.read_bytes()
-    page.write_text("stale")
-    assert main(["--redraw"]) == 0
-    assert page.read_bytes() == drawn_before
-
-
 def test_a_study_that_has_changed_is_run_again(
     of_nobody: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--claim", "N1"]) == 0
-    monkeypatch.setattr(reproduce, "papers", lambda scale: [] if scale == "real" else [paper("seed=1")])
+    monkeypatch.setattr(reproduce, "papers", lambda: [paper("seed=1")])
     assert main(["--redraw"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"2 claims: 1 not run; {NOT_JUDGED}"
+    assert "About time: 1 claims, 1 not run" in capsys.readouterr().out
     assert main(["--claim", "N1"]) == 0
     (row, *_) = archive.read(of_nobody / "nobody2026.jsonl.gz")["steps"]
     assert row["seed"] == 1
 
 
-def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
-    of_nobody: Path, capsys: pytest.CaptureFixture[str]
+def test_a_forecast_counts_what_pipelines_miss_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two contenders with two values of the rate on one seed, and two measured seeds."""
-    assert main(["all", "--forecast"]) == 0
-    core_s = 8 * 1416 * MLP_S  # an epoch of the digits in whole steps
-    assert capsys.readouterr().out.splitlines() == [
-        "nobody2026 steps: 2 runs, 0 core-hours",
-        f"nobody2026 contest: 8 runs, {core_s / 3600:.2g} core-hours",
-        f"all: 10 runs, {core_s / 3600:.2g} core-hours",
-    ]
-    assert not any(of_nobody.parents[1].iterdir())
+    """Without a data set, and beside another command that writes the results."""
+    monkeypatch.chdir(tmp_path)
+    with owned(tmp_path / "results" / "papers", "--results"):
+        before = sorted(tmp_path.rglob("*"))
+        assert main(["charles2025", "--forecast"]) == 0
+        assert sorted(tmp_path.rglob("*")) == before
+    lines = capsys.readouterr().out.splitlines()
+    # two contenders on two tasks, three replicates: five rates and then one more on both sides, and one measured
+    assert lines[0].startswith(f"D6: {2 * 2 * 3 * 6} runs, ")
+    assert [line.split(":")[0] for line in lines] == ["D6", "D7", "all"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +146,7 @@ def test_a_forecast_counts_the_runs_that_are_missing_and_writes_nothing(
         ("nobody2025", "PAPER must be one of all, yardstick, nobody2026, got nobody2025"),
         ("--claim X9", "--claim must be one of N1, N2, got X9"),
         ("--jobs 0", "--jobs must be >= 1, got 0"),
+        ("all --anew", "--anew is withdrawn: remove the lines of a study from results/papers, and it is made again"),
         ("--redraw --forecast", "--forecast is of runs, --redraw makes none: give one of them"),
         ("slurm.partition=gpu", "slurm.partition needs --on slurm, got --on here"),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from studies.cli import reproduce
 from studies.cli.reproduce import main
+from studies.evidence.contrast import Contrast, Pipelines, seconds
 from studies.evidence.make_trials import TASKS
 from studies.evidence.pipeline import Candidate
-from studies.evidence.race import Pipelines, RatioCheck, ReplicatePair
 from studies.evidence.trial import MEASURE, TUNE, Clock, read_clocks, read_trials
 from studies.reproduction.criterion import ClaimKind, Criterion, Statement
 from studies.reproduction.paper import Claim, Paper
@@ -25,24 +25,20 @@ STATED = Statement(
 )
 
 
-def times(pipelines: Pipelines, replicate: int) -> ReplicatePair:
-    exact, local = (partial(pipelines.time_s, [candidate], replicate, 1.5) for candidate in (ALL_REDUCE, GOSSIP))
-    return exact(overlap=True, jitter=0.3), local(overlap=True, jitter=0.3)
-
-
-SOONER = RatioCheck(STATED, "sooner", "time of all-reduce over that of gossip", times)
+EXACT, LOCAL = (seconds([candidate], 1.5, overlap=True, jitter=0.3) for candidate in (ALL_REDUCE, GOSSIP))
+SOONER = Contrast("sooner", "time of all-reduce over that of gossip", EXACT, LOCAL)
 
 
 def judge(pipelines: Pipelines, task: str) -> Finding:
-    return judged([SOONER.check(pipelines, 1)], f"By runs on {task}.")
+    return judged([SOONER.check(STATED, pipelines, 1)], f"By runs on {task}.")
 
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    paper = Paper("nobody_real", 1, "A paper that nobody wrote", "Nobody 2026", "Nothing.", (), (),
-                  (Claim(STATED, (), judge, ("digits",)),), needs=(SOONER.need,))  # fmt: skip
+    claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED),))
+    paper = Paper("nobody", 1, "A paper that nobody wrote", "Nobody 2026", "Nothing.", (), (), (claim,))
     monkeypatch.setitem(TASKS, "digits", TINY)
-    monkeypatch.setattr(reproduce, "papers", lambda scale: [paper] if scale == "real" else [])
+    monkeypatch.setattr(reproduce, "papers", lambda: [paper])
     monkeypatch.chdir(tmp_path)
     return tmp_path / "results" / "papers"
 
@@ -50,8 +46,8 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_missing_runs_are_made_judged_and_made_again_to_the_same_bytes(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["nobody", "--scale", "real", "--jobs", "2"]) == 0
-    assert capsys.readouterr().out.startswith("1 claims: 1 ")
+    assert main(["nobody", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out.startswith("About learning, on digits: 1 claims, 1 ")
     trials, clocks = read_trials(results / "trials.csv"), read_clocks(results / "clocks.csv")
     assert {trial.contender for trial in trials} == {"sync", "gossip mode=push tau=1"}
     assert {trial.stage for trial in trials} == {TUNE, MEASURE}
@@ -59,17 +55,17 @@ def test_missing_runs_are_made_judged_and_made_again_to_the_same_bytes(
     assert {clock.jitter for clock in clocks} == {0.3}
     slow, fast = (clocks[Clock(name, 2, name == "sync", 0.3, 0)] for name in ("sync", "gossip mode=push tau=1"))
     assert slow > fast > 0.2  # seconds of a gradient, 0.2; all-reduce waits for the slower worker
-    page = (results / "nobody_real.md").read_text()
+    page = (results / "nobody.md").read_text()
     assert "By runs on digits." in page
-    assert "dsgd-reproduce nobody --scale real" in page
+    assert "dsgd-reproduce --claim N1" in page
 
-    written = {name: (results / name).read_bytes() for name in ("trials.csv", "clocks.csv", "nobody_real.md")}
+    written = {name: (results / name).read_bytes() for name in ("trials.csv", "clocks.csv", "nobody.md")}
     lines = written["trials.csv"].decode().splitlines(keepends=True)
     (results / "trials.csv").write_text("".join(lines[:3] + lines[5:]))  # the head, and all runs but three
-    assert main(["nobody", "--scale", "real"]) == 0
+    assert main(["nobody"]) == 0
     assert {name: (results / name).read_bytes() for name in written} == written
-    assert not (Path("outputs") / "papers" / "real" / "pipelines").exists()
-    assert main(["--redraw", "--scale", "real"]) == 0
+    assert not (Path("outputs") / "papers" / "pipelines").exists()
+    assert main(["--redraw"]) == 0
     assert {name: (results / name).read_bytes() for name in written} == written
 
 
@@ -77,9 +73,9 @@ def test_a_line_that_is_no_run_ends_in_an_error_that_names_it(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results.mkdir(parents=True)
-    head = "task,contender,nodes,stage,replicate,steps,level,rate,seed,loss,accuracy,parts,commit\n"
-    (results / "trials.csv").write_text(head + "digits,sync,two,tune,0,40,2,0.2,1000,1.0,0.5,,abc\n")
-    assert main(["nobody", "--scale", "real"]) == 2
+    head = "task,contender,nodes,stage,replicate,steps,level,rate,seed,loss,accuracy,parts,commit,accuracies,apart\n"
+    (results / "trials.csv").write_text(head + "digits,sync,two,tune,0,40,2,0.2,1000,1.0,0.5,,abc,,\n")
+    assert main(["nobody"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("dsgd-reproduce: results/papers/trials.csv:2 must be a trial, got: invalid literal")
     assert said.count("\n") == 1

@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from studies.evidence.contrast import Pipelines
+from studies.evidence.make_trials import missing_of, overrides_of
 from studies.papers import papers
 from studies.reproduction.measured_table import TIMING
-from studies.reproduction.paper import SCALES
 from studies.yardstick import tables
 
 ROOT = Path(__file__).parents[3]
@@ -97,10 +98,11 @@ def given(text: str) -> set[str]:
 
 
 def commands_of_studies() -> Iterator[str]:
-    for scale in SCALES:
-        for paper in papers(scale):
-            for study in paper.studies:
-                yield " ".join(word for each in SCALES for word in study.at(each) or ())
+    for paper in papers():
+        for study in paper.studies:
+            yield " ".join(study.overrides)
+        for run in missing_of(paper.needs_of(), Pipelines({}, {}), 3):
+            yield " ".join(overrides_of(run))
     for table in tables():
         for row in table.rows:
             yield " ".join([*TIMING, *row.overrides])

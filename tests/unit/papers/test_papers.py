@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 
 from studies.papers import CLAIMS as STATEMENTS
 from studies.papers import papers
-from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.paper import REAL, SMALL, Paper
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "explanation" / "papers.md"
@@ -18,70 +15,46 @@ CLAIMS = {
     *("J1", "J2", "J3", "J4", "J5", "J6", "L1", "L2", "L3a", "L3b", "L4", "L5", "L6", "L7", "L8"),
     *("T1", "T2", "T4", "T5", "T6", "T7"),
     *("E1", "E2", "E3", "E4", "E5", "E6", "A1", "A2", "A3", "A4", "A5", "G1", "G2", "G3", "G4", "G5"),
-    *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11", "B12a", "B12b"),
+    *("B1", "B2", "B3", "B4", "B5", "B6", "B7", "B8", "B9", "B10", "B11a", "B11b", "B12a", "B12b"),
     *("D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8"),
 }
 
 
-@cache
-def papers_of(scale: str) -> list[Paper]:
-    return papers(scale)
-
-
-def ids_of(scale: str) -> list[str]:
-    return [claim.id for paper in papers_of(scale) for claim in paper.claims]
+PAPERS = papers()
 
 
 def table() -> str:
     """Return the table of claims in docs/explanation/papers.md; `python -m tests.unit.papers.test_papers` prints it."""
     lines = ["| claim | what the paper says | source | passes with |", "|---|---|---|---|"]
-    at_small_scale = ids_of(SMALL)
-    for id, one in STATEMENTS.items():
-        passes = one.passes if id in at_small_scale else "at the real scale, see below"
-        lines.append(f"| {id} | {one.text} | {one.source} | {passes} |")
+    lines += [f"| {id} | {one.text} | {one.source} | {one.passes} |" for id, one in STATEMENTS.items()]
     return "\n".join(lines)
 
 
-def real_table() -> str:
-    """Return the table of what claims pass with at the real scale, which docs/explanation/papers.md has, too."""
-    lines = ["| claim | passes with, on each of its tasks |", "|---|---|"]
-    for paper in papers_of(REAL):
-        lines += [f"| {claim.id} | {claim.statement.passes} |" for claim in paper.claims]
-    return "\n".join(lines)
-
-
-def test_every_claim_is_there_and_at_a_scale_once() -> None:
-    assert {*ids_of(SMALL), *ids_of(REAL)} == CLAIMS == set(STATEMENTS)
-    assert max(Counter(ids_of(SMALL)).values()) == max(Counter(ids_of(REAL)).values()) == 1
+def test_every_claim_is_there_once() -> None:
+    ids = Counter(claim.id for paper in PAPERS for claim in paper.claims)
+    assert {*ids} == CLAIMS == {*STATEMENTS}
+    assert max(ids.values()) == 1
 
 
 def test_the_document_has_the_statements_as_they_are() -> None:
     """A threshold that moves after a measurement moves in a document that is not drawn again."""
     assert table() in DOCUMENT.read_text()
-    assert real_table() in DOCUMENT.read_text()
-
-
-def test_claims_of_the_real_scale_are_about_learning_and_have_a_paper() -> None:
-    claims = [claim.statement for paper in papers_of(REAL) for claim in paper.claims]
-    at_both = {id for id, stated in STATEMENTS.items() if stated.real is not None}
-    assert at_both == {*ids_of(SMALL)} & {*ids_of(REAL)}
-    assert {claim.kind for claim in claims} == {ClaimKind.LEARNING}
 
 
 def test_a_paper_is_called_like_its_file_and_shows_what_it_has() -> None:
     folder = ROOT / "studies" / "papers"
-    for paper in (*papers_of(SMALL), *papers_of(REAL)):
-        module = (folder / REAL if paper in papers_of(REAL) else folder) / paper.key
+    for paper in PAPERS:
+        module = folder / paper.key
         assert module.with_suffix(".py").is_file() or module.is_dir()
         names = [chart.name for chart in paper.charts]
         assert len({*names}) == len(names)
-        used = {name for claim in paper.claims for name in claim.needs}
+        used = {name for claim in paper.claims for name in claim.studies}
         used |= {name for chart in paper.charts for name in chart.studies}
         assert used == {study.name for study in paper.studies}
 
 
 def test_pages_tell_a_paper_s_sentence_and_conditions_from_ours() -> None:
-    for paper in (*papers_of(SMALL), *papers_of(REAL)):
+    for paper in PAPERS:
         page = (ROOT / "results" / "papers" / f"{paper.key}.md").read_text()
         for claim in paper.claims:
             section = page.partition(f"\n### {claim.id}\n")[2].partition("\n##")[0]
@@ -100,4 +73,4 @@ def test_every_page_says_what_was_shown_and_links_to_what_there_is() -> None:
 
 
 if __name__ == "__main__":
-    print(table(), real_table(), sep="\n\n")
+    print(table())

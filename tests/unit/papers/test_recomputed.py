@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from studies.evidence.race import Pipelines
+from studies.evidence.contrast import Pipelines
 from studies.evidence.trial import write_trials
-from studies.papers.real.jin2016_real import _periods, j4
+from studies.papers import CLAIMS
+from studies.papers.jin2016.learning import periods
 from studies.reproduction.pages import shown
-from tests.unit.papers.test_jin2016_real import pipelines
+from tests.unit.papers.test_jin2016 import pipelines
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "papers.md"
 
@@ -22,12 +23,12 @@ def test_a_strangers_script_recomputes_a_verdict(
 ) -> None:
     (script,) = re.findall(r"^    import csv, .*?(?=^\S)", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     archive = pipelines({}, {8: 1000.0})
-    for comparison in _periods("shapes"):
-        comparison.need(archive)
+    for comparison in periods("shapes"):
+        comparison.need(CLAIMS["J4"], archive)
     (tmp_path / "results" / "papers").mkdir(parents=True)
     write_trials(tmp_path / "results" / "papers" / "trials.csv", archive.trials)
     monkeypatch.chdir(tmp_path)
     exec(compile(textwrap.dedent(script), PAGE.name, "exec"), {})
     stored = Pipelines.read(tmp_path / "results" / "papers")
-    expected = [f"{check.what}: {shown(check.value)}" for check in j4(stored, "shapes").checks]
+    expected = [f"{each.what}: {shown(each.value(stored))}" for each in periods("shapes")]
     assert capsys.readouterr().out.splitlines() == expected

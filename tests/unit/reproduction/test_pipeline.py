@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
+from statistics import fmean
 
 import pytest
 
 from dsgd.report.interval import Estimate
-from studies.evidence.paired_t import ratio, replicates_wanted, t_quantile
+from studies.evidence.contrast import Contrast, Measurement, Pipelines
+from studies.evidence.paired_t import difference, ratio, replicates_wanted, t_quantile
 from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around, steps_to, tuned_level
 from studies.evidence.trial import MEASURE, TUNE, Trial, TrialOutcome
 from tests.support.power_laws import TARGET, PowerLaw, Training
+
+NOTHING = Pipelines({}, {})
 
 
 def cell(contender: str, first: int = 640) -> Candidate:
@@ -94,12 +99,12 @@ def test_intervals_hold_the_truth_in_95_of_100_studies() -> None:
 
 
 def interval_of(training: Training, threshold: float) -> Estimate:
-    values, others, wanted = list[float](), list[float](), replicates_wanted([], [], threshold)
+    values, others, wanted = list[float](), list[float](), 3
     while len(values) < wanted:
         for replicate in range(len(values), wanted):
             values.append(steps_to(cell("a"), replicate, TARGET, training))
             others.append(steps_to(cell("b"), replicate, TARGET, training))
-        wanted = replicates_wanted(values, others, threshold)
+        wanted = replicates_wanted(len(values), partial(ratio, values, others), threshold)
     assert len(values) in (3, 5, 8)
     return ratio(values, others)
 
@@ -123,4 +128,20 @@ def test_a_ratio_with_an_infinite_number_decides_nothing() -> None:
     unknown = ratio([1.0, math.inf, 2.0], [1.0, 1.0, 1.0])
     assert math.isnan(unknown.median)
     assert (unknown.low, unknown.high) == (0.0, math.inf)
-    assert replicates_wanted([1.0, math.inf, 2.0], [1.0, 1.0, 1.0], 1.0) == 5
+    assert replicates_wanted(3, partial(ratio, [1.0, math.inf, 2.0], [1.0, 1.0, 1.0]), 1.0) == 5
+    assert difference([0.9, math.inf], [0.9, 0.9]).high == math.inf
+
+
+def test_an_interval_of_losses_holds_for_other_test_samples() -> None:
+    """Two contenders whose losses on the tenths of the test samples differ by the luck of these samples alone."""
+
+    def measured(luck: list[float]) -> Contrast:
+        def first(_: Pipelines, replicate: int) -> Measurement:
+            parts = tuple(math.exp(0.002 * replicate) * each for each in luck)
+            return Measurement(fmean(parts), parts)
+
+        return Contrast("loss", "", first, lambda *_: Measurement(1.0, (1.0,) * 10))
+
+    draw = random.Random(0)
+    estimates = [measured([math.exp(draw.gauss(0, 0.05)) for _ in range(10)]).value(NOTHING) for _ in range(400)]
+    assert 370 <= sum(each.low <= 1.0 <= each.high for each in estimates) <= 400

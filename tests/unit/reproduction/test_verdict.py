@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.report.interval import Estimate, estimate
-from dsgd.report.ratio import paired_ratio
+from dsgd.report.interval import Estimate
 from studies.reproduction.verdict import (
     Check,
     Finding,
@@ -154,22 +152,6 @@ def test_a_claim_passes_on_all_tasks_and_fails_on_all_that_were_run_a_real_one_a
 
 def test_a_claim_that_fails_on_generated_images_alone_is_open() -> None:
     assert over_tasks({"shapes": Finding(FAIL), "digits": Finding(FAIL)}).verdict is OPEN
-
-
-def of_ratios(ratios: Sequence[float]) -> Finding:
-    """Return a finding with a check of a ratio and one of a difference."""
-    loss = at_most("loss", paired_ratio(ratios, [1.0] * len(ratios)), 1.02)
-    return judged([loss, at_least("gain", estimate(ratios), 0.0)])
-
-
-def test_a_ratio_is_summarised_over_the_tasks_that_have_runs() -> None:
-    findings = {"a": of_ratios([2.0, 2.0, 2.0]), "b": of_ratios([0.5, 0.5, 0.5]), "c": Finding(Verdict.NOT_RUN)}
-    assert over_tasks(findings).joint == {"loss": Estimate(1.0, 1.0, 1.0, 6)}
-
-
-@each_row("other", [of_ratios([1.0, math.inf, math.nan]), Finding(Verdict.NOT_RUN)])
-def test_a_ratio_that_is_unknown_or_of_one_task_is_not(other: Finding) -> None:
-    assert not over_tasks({"a": of_ratios([2.0, 2.0, 2.0]), "b": other}).joint
 
 
 @each_row(

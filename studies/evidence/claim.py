@@ -1,0 +1,40 @@
+"""Make claims about learning of the contrasts by which they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from studies.evidence.contrast import Contrast, Pipelines
+from studies.evidence.tasks import TASKS
+from studies.reproduction.criterion import Statement
+from studies.reproduction.paper import Claim
+from studies.reproduction.verdict import Finding, over_region
+
+Cells = Mapping[str, Sequence[Contrast]]  # of a claim on one task: under each condition, by its name
+Note = Callable[[Pipelines, str], str]  # what a finding on a task says beside its numbers; raises Missing
+
+
+def claim_on_tasks(
+    stated: Statement, contrasts: Callable[[str], Sequence[Contrast]], note: Note | None = None
+) -> Claim:
+    """Return a claim that is judged by contrasts. contrasts: returns those of a task."""
+    return claim_over_conditions(stated, lambda task: {"": contrasts(task)}, note)
+
+
+def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], note: Note | None = None) -> Claim:
+    """Return a claim that is judged by contrasts under several conditions. cells: returns those of a task."""
+
+    def judge(pipelines: Pipelines, task: str) -> Finding:
+        of_task = cells(task)
+        count = sum(map(len, of_task.values()))
+        findings = {
+            name: stated.judged([each.check(stated, pipelines, count) for each in contrasts])
+            for name, contrasts in of_task.items()
+        }
+        reason = note(pipelines, task) if note else ""
+        return over_region(findings, reason) if "" not in findings else replace(findings[""], reason=reason)
+
+    needs = [partial(each.need, stated) for task in TASKS for group in cells(task).values() for each in group]
+    return Claim(stated, (), judge, tuple(TASKS), tuple(needs))

@@ -1,0 +1,270 @@
+"""Compare contenders by what their pipelines measured: two numbers for each replicate, and their ratio or difference.
+
+A measure returns what one pipeline came to in one replicate. A comparison holds the ratio or the difference of two
+measures against a criterion of a claim."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from dsgd.report.interval import CONFIDENCE, Estimate
+from studies.evidence.paired_t import REPLICATES, difference, ratio, replicates_wanted
+from studies.evidence.pipeline import (
+    Candidate,
+    Missing,
+    all_of,
+    best_tuned,
+    outcome_of,
+    steps_to,
+    tuned_level,
+    tuned_steps_to,
+)
+from studies.evidence.trial import CLOCKS, MEASURE, TRIALS, Clock, Trial, TrialOutcome, read_clocks, read_trials
+from studies.reproduction.criterion import Statement
+from studies.reproduction.verdict import Check, Verdict
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The archive: what trials came to, and the seconds of steps."""
+
+    trials: dict[Trial, TrialOutcome]
+    clocks: dict[Clock, float]
+    _known: dict[tuple[Candidate, int, float], tuple[float, float]] = field(default_factory=dict)  # measured, tuned T*
+
+    @staticmethod
+    def read(results: Path) -> Pipelines:
+        """Read the archive of a folder. Raises ValueError for a file that is none."""
+        return Pipelines(read_trials(results / TRIALS), read_clocks(results / CLOCKS))
+
+    def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[float, float]:
+        """Return T* by the measured losses, and by those of tuning. Raises Missing."""
+        key = (cell, replicate, target)
+        if key not in self._known:
+            measured = steps_to(cell, replicate, target, self.trials)
+            self._known[key] = (measured, tuned_steps_to(cell, replicate, target, self.trials))
+        return self._known[key]
+
+    def step_s(self, clock: Clock) -> float:
+        """Return the seconds of a step. Raises Missing."""
+        if clock not in self.clocks:
+            raise Missing([clock])
+        return self.clocks[clock]
+
+
+class Measurement(NamedTuple):
+    """What a pipeline came to. parts: the same on each tenth of the test samples; none where it is not known."""
+
+    value: float
+    parts: tuple[float, ...] = ()
+
+
+Measure = Callable[[Pipelines, int], Measurement]  # of a replicate; raises Missing
+MeasurementPair = tuple[Measurement, Measurement]
+
+
+def steps(cell: Candidate, target: float) -> Measure:
+    """Measure T*, the steps of each worker to a target."""
+    return lambda pipelines, replicate: Measurement(pipelines.steps(cell, replicate, target)[0])
+
+
+def samples(cell: Candidate, target: float) -> Measure:
+    """Measure the samples of all workers to a target, in batches of one worker."""
+    return lambda pipelines, replicate: Measurement(cell.nodes * pipelines.steps(cell, replicate, target)[0])
+
+
+def seconds(variants: Sequence[Candidate], target: float, overlap: bool = True, jitter: float = 0.0) -> Measure:
+    """Measure the seconds to a target, with the variant that is the soonest one in tuning. overlap: of all-reduce."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        def tuned_and_measured(cell: Candidate) -> tuple[float, float]:
+            hides = overlap and cell.contender.split()[0] == "sync"
+            clock = Clock(f"{cell.contender} {cell.network}".strip(), cell.nodes, hides, jitter, replicate)
+            of_step, (measured, tuned) = all_of(
+                [partial(pipelines.step_s, clock), partial(pipelines.steps, cell, replicate, target)]
+            )
+            return tuned * of_step, measured * of_step
+
+        _, measured_s = min(all_of(partial(tuned_and_measured, cell) for cell in variants), key=lambda pair: pair[0])
+        return Measurement(measured_s)
+
+    return measure
+
+
+def loss(variants: Sequence[Candidate], after: int) -> Measure:
+    """Measure the test loss after a number of steps, with the variant that is the best one in tuning."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        outcome = outcome_of(_best(variants, after, pipelines, replicate), pipelines.trials)
+        return Measurement(outcome.loss, outcome.parts)
+
+    return measure
+
+
+def accuracy(variants: Sequence[Candidate], after: int) -> Measure:
+    """Measure the test accuracy after a number of steps, with the variant whose loss is the lowest one in tuning."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        return _accuracy(_best(variants, after, pipelines, replicate), pipelines)
+
+    return measure
+
+
+def accuracy_with_rate_of(tuned: Candidate, tuned_after: int, cell: Candidate, after: int) -> Measure:
+    """Measure the test accuracy of one contender after a number of steps, with the rate that is tuned for another one
+    after its own number of steps."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        level = tuned_level(tuned, replicate, tuned_after, tuned.level, (2, 1), pipelines.trials)
+        return _accuracy(cell.trial(MEASURE, replicate, after, level), pipelines)
+
+    return measure
+
+
+def apart(cell: Candidate, after: int) -> Measure:
+    """Measure the median distance of two workers after a number of steps, at the rate of the cell's level."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        trial = cell.trial(MEASURE, replicate, after, cell.level)
+        distance = outcome_of(trial, pipelines.trials).apart
+        if distance is None:
+            raise Missing([trial])
+        return Measurement(distance)
+
+    return measure
+
+
+def good_rates(cell: Candidate, after: int, levels: Sequence[int], limit: float) -> Measure:
+    """Measure on how wide a range of rates a contender learns: 2 to the number of levels, a factor of two apart, at
+    which its test loss is within a limit after a number of steps."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        trials = [cell.trial(MEASURE, replicate, after, level) for level in levels]
+        made = all_of(partial(outcome_of, trial, pipelines.trials) for trial in trials)
+        return Measurement(2.0 ** sum(outcome.loss <= limit for outcome in made))
+
+    return measure
+
+
+def constant(value: float) -> Measure:
+    """Return a number as a measure, to compare others with."""
+    return lambda pipelines, replicate: Measurement(value)
+
+
+def _best(variants: Sequence[Candidate], after: int, pipelines: Pipelines, replicate: int) -> Trial:
+    """Return the measured trial of the variant that tuning prefers."""
+    tuned = all_of(partial(best_tuned, cell, replicate, after, pipelines.trials) for cell in variants)
+    best = min(tuned, key=lambda trial: pipelines.trials[trial].loss)
+    return replace(best, stage=MEASURE)
+
+
+def _accuracy(trial: Trial, pipelines: Pipelines) -> Measurement:
+    outcome = outcome_of(trial, pipelines.trials)
+    if math.isfinite(outcome.loss) and not outcome.accuracies:
+        raise Missing([trial])  # made by a program that did not note them
+    return Measurement(outcome.accuracy, outcome.accuracies)
+
+
+def at_once(measures: Sequence[Measure], combine: Callable[..., float]) -> Measure:
+    """Measure a number that is made of several, as `combine` makes it."""
+
+    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
+        made = all_of(partial(each, pipelines, replicate) for each in measures)
+        parts = tuple(combine(*values) for values in zip(*(each.parts for each in made), strict=False))
+        return Measurement(combine(*(each.value for each in made)), parts)
+
+    return measure
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One measurement of a claim, to be held against a criterion of it.
+
+    what: is measured. first, second: of whose numbers it is the ratio, or the difference."""
+
+    criterion: str
+    what: str
+    first: Measure
+    second: Measure
+    estimator: Callable[..., Estimate] = ratio
+
+    def need(self, stated: Statement, pipelines: Pipelines, most: int = REPLICATES[-1]) -> None:
+        """Raise Missing, with what the replicates miss that the measurement wants; nothing where all are there.
+
+        most: replicates that are made."""
+        pairs, wanted = list[MeasurementPair](), REPLICATES[0]
+        while len(pairs) < wanted:
+            pairs += all_of(partial(self._pair, pipelines, replicate) for replicate in range(len(pairs), wanted))
+            bound = stated.criteria[self.criterion].bound
+            wanted = min(replicates_wanted(len(pairs), partial(self._estimate, pairs), bound), most)
+
+    def pairs(self, pipelines: Pipelines) -> list[MeasurementPair]:
+        """Return the numbers of as many replicates as a study may end with. Raises Missing if there are too few."""
+        pairs = list[MeasurementPair]()
+        for replicate in range(REPLICATES[-1]):
+            try:
+                pairs.append(self._pair(pipelines, replicate))
+            except Missing:
+                if replicate < REPLICATES[0]:
+                    raise
+                break
+        return pairs[: max(count for count in REPLICATES if count <= len(pairs))]
+
+    def value(self, pipelines: Pipelines) -> Estimate:
+        """Return the ratio or the difference with its interval. Raises Missing."""
+        return self._estimate(self.pairs(pipelines))
+
+    def check(self, stated: Statement, pipelines: Pipelines, checks: int) -> Check:
+        """Hold the measurement against its criterion. checks: of which each could make the claim fail: it fails where
+        its interval at 1 - 0.05 / checks misses the threshold. All of them must pass, so that each may at its own 95 %.
+        Raises Missing."""
+        pairs = self.pairs(pipelines)
+        check = stated.check(self.criterion, self.what, self._estimate(pairs))
+        if check.verdict is not Verdict.FAIL or checks == 1:
+            return check
+        wider = self._estimate(pairs, max(1 - (1 - CONFIDENCE) / checks, CONFIDENCE))
+        sure = stated.check(self.criterion, self.what, wider).verdict is Verdict.FAIL
+        return check if sure else replace(check, verdict=Verdict.INCONCLUSIVE)
+
+    def _pair(self, pipelines: Pipelines, replicate: int) -> MeasurementPair:
+        first, second = all_of(partial(measure, pipelines, replicate) for measure in (self.first, self.second))
+        return first, second
+
+    def _estimate(self, pairs: Sequence[MeasurementPair], confidence: float | None = None) -> Estimate:
+        """Return the estimate, whose interval holds for other replicates and for other test samples."""
+        firsts, seconds = ([each.value for each in column] for column in zip(*pairs, strict=True))
+        value = self.estimator(firsts, seconds, confidence)
+        by_part = [self._of_parts(*pair) for pair in pairs]
+        if not all(by_part) or math.isinf(value.high):
+            return value
+        return with_test_samples(
+            value, [sum(column) / len(column) for column in zip(*by_part, strict=True)], self.estimator
+        )
+
+    def _of_parts(self, first: Measurement, second: Measurement) -> list[float]:
+        pairs = list(zip(first.parts, second.parts, strict=False))
+        if self.estimator is difference:
+            return [a - b for a, b in pairs]
+        return [math.log(a / b) for a, b in pairs] if all(a > 0 and b > 0 for a, b in pairs) else []
+
+
+def with_test_samples(value: Estimate, by_part: Sequence[float], estimator: Callable[..., Estimate]) -> Estimate:
+    """Return an estimate whose interval also holds for other test samples: the squares of both errors are added.
+
+    by_part: the logarithm of the ratio, or the difference, on each part of the test samples, in the mean over
+    replicates."""
+    part = difference(by_part, [0.0] * len(by_part), CONFIDENCE)
+    error = part.high - part.median
+    if estimator is difference:
+        half = math.hypot(value.high - value.median, error)
+        return replace(value, low=value.median - half, high=value.median + half)
+    half = math.exp(math.hypot(math.log(value.high / value.median), error))
+    return replace(value, low=value.median / half, high=value.median * half)
+
+
+Need = Callable[[Pipelines, int], None]  # raises Missing, with what it misses of so many replicates

@@ -1,0 +1,20 @@
+"""The tasks on which claims about learning are judged. Every pipeline trains on one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "shapes": ("experiment=real_shapes",),
+    "fashion": ("experiment=real_fashion", "model=mlp", "~model.width", "model.hidden=[128]"),
+}
+TARGETS: Mapping[str, float] = {"shapes": 0.3, "fashion": 0.4}  # test losses
+# of each worker, where the end is compared: with 8 workers 2 epochs of shapes, and 6 of fashion
+STEPS: Mapping[str, int] = {"shapes": 5120, "fashion": 2560}
+# more test images, where half a point of accuracy counts: there are no more of Fashion-MNIST
+MOST_TESTED: Mapping[str, str] = {"shapes": "data.test_size=100000", "fashion": ""}
+
+
+def contender(*options: str) -> str:
+    """Return a contender of an algorithm and its options, without those that are empty."""
+    return " ".join(option for option in options if option)

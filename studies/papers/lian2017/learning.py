@@ -1,0 +1,80 @@
+"""Judge the claims of Lian et al. about learning: D-PSGD per sample, and its time to a target against its rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from studies.evidence.claim import Cells, claim_over_conditions
+from studies.evidence.contrast import Contrast, loss, seconds
+from studies.evidence.pipeline import Candidate
+from studies.evidence.tasks import STEPS, TARGETS
+from studies.papers import CLAIMS
+from studies.papers.jin2016.learning import FEW, MANY, cells
+
+ALL_REDUCE, DPSGD = "sync", "dpsgd"
+P = 8
+SLOW, FAST = "cluster=lian2017_10mbit", "cluster=zhang2015"  # 10 Mbit/s, 10 Gbit/s
+NETWORKS = {"10 Gbit/s": FAST, "10 Mbit/s": SLOW}  # of L6
+SERVED = (16, *MANY)  # workers of L3a
+WORKERS = (2, 4, 8, 16)  # of L7
+FIRST = {"shapes": 2560, "fashion": 640}  # numbers of steps that one and two workers try first
+TAUS = {1: ("easgd tau=1",), 10: ("easgd tau=10", "easgd tau=10 alpha=0.5")}
+
+
+def per_sample(task: str) -> Cells:
+    """Compare the losses after a number of steps."""
+
+    def after(steps: int) -> list[Contrast]:
+        other, exact = (loss([Candidate(task, name, P)], steps) for name in (DPSGD, ALL_REDUCE))
+        return [Contrast("loss", "test loss, D-PSGD over all-reduce", other, exact)]
+
+    return {"after a quarter of the steps": after(STEPS[task] // 4), "after all steps": after(STEPS[task])}
+
+
+def behind_a_server(task: str) -> Cells:
+    """Compare the times to the target of a synchronous server and of D-PSGD, at 10 Mbit/s."""
+
+    def on(nodes: int) -> list[Contrast]:
+        server = seconds(_on(f"{SLOW} cluster.collective=star", cells(task, nodes, ALL_REDUCE)), TARGETS[task])
+        peers = seconds(_on(SLOW, cells(task, nodes, DPSGD)), TARGETS[task])
+        return [Contrast("time", "10 Mbit/s: time to the target, server over D-PSGD", server, peers)]
+
+    return {f"{nodes} nodes": on(nodes) for nodes in SERVED}
+
+
+def elastic(task: str) -> Cells:
+    """Compare the times to the target of EAMSGD, with each period, and of D-PSGD, on each network."""
+
+    def over(network: str, tau: int) -> Contrast:
+        variants = [cell for cell in cells(task, P, "easgd") if cell.contender in TAUS[tau]]
+        momentum, peers = (seconds(_on(network, each), TARGETS[task]) for each in (variants, cells(task, P, DPSGD)))
+        return Contrast("sooner", f"tau = {tau}: time to the target, EAMSGD over D-PSGD", momentum, peers)
+
+    return {name: [over(network, tau) for tau in TAUS] for name, network in NETWORKS.items()}
+
+
+def speed_up(task: str) -> Cells:
+    """Compare the times to the target of one worker and of several, at 10 Gbit/s."""
+
+    def time(nodes: int) -> list[Candidate]:
+        return _on(FAST, cells(task, nodes, DPSGD) if nodes in FEW else [Candidate(task, DPSGD, nodes, FIRST[task])])
+
+    alone = seconds(time(1), TARGETS[task])
+    return {
+        f"{nodes} workers": [
+            Contrast(f"p{nodes}", "time to the target, one worker over p", alone, seconds(time(nodes), TARGETS[task]))
+        ]
+        for nodes in WORKERS
+    }
+
+
+def _on(network: str, variants: Sequence[Candidate]) -> list[Candidate]:
+    """Return candidates on another network."""
+    return [replace(cell, network=network) for cell in variants]
+
+
+L1 = claim_over_conditions(CLAIMS["L1"], per_sample)
+L3A = claim_over_conditions(CLAIMS["L3a"], behind_a_server)
+L6 = claim_over_conditions(CLAIMS["L6"], elastic)
+L7 = claim_over_conditions(CLAIMS["L7"], speed_up)

@@ -1,0 +1,66 @@
+"""Quasi-global momentum and RelaySGD, for data that differ."""
+
+from __future__ import annotations
+
+from studies.evidence.claim import claim_on_tasks
+from studies.evidence.contrast import Contrast, Measure, accuracy, at_once, constant
+from studies.evidence.paired_t import difference
+from studies.evidence.pipeline import Candidate
+from studies.evidence.tasks import MOST_TESTED, STEPS, contender
+from studies.papers import CLAIMS
+from studies.reproduction.paper import Assumption, Paper
+
+P = 16
+EVEN, SKEWED = 10, 0.1  # alpha of the Dirichlet distribution
+HEAVY_BALL = "optimizer.nesterov=false"
+WAYS = {
+    "D-PSGD": f"dpsgd gradient=first topology=ring {HEAVY_BALL}",
+    "quasi-global momentum": f"corrected method=qg topology=ring optimizer.momentum=0 {HEAVY_BALL}",
+    "RelaySGD": f"relay topology=chain {HEAVY_BALL}",
+}
+
+
+def end(task: str, way: str, alpha: float) -> Measure:
+    """Measure the accuracy of a way where the workers' data differ so much."""
+    name = contender(WAYS[way], "data.split=dirichlet", f"data.split_alpha={alpha:g}", MOST_TESTED[task])
+    return accuracy([Candidate(task, name, P)], STEPS[task] // 2)
+
+
+def gains(task: str) -> list[Contrast]:
+    """Compare quasi-global with local momentum where data differ most."""
+    better, local = (end(task, way, SKEWED) for way in ("quasi-global momentum", "D-PSGD"))
+    what = f"alpha = {SKEWED}: accuracy of quasi-global momentum minus accuracy of D-PSGD"
+    return [Contrast("gain", what, better, local, difference)]
+
+
+def drops(task: str) -> list[Contrast]:
+    """Compare what the skew costs RelaySGD with half of what it costs D-PSGD."""
+    plain, relay = ([end(task, way, alpha) for alpha in (EVEN, SKEWED)] for way in ("D-PSGD", "RelaySGD"))
+    lost, lost_by_relay = (at_once(pair, lambda even, skewed: even - skewed) for pair in (plain, relay))
+    half = at_once(plain, lambda even, skewed: (even - skewed) / 2)
+    what = f"accuracy at alpha = {EVEN} minus at {SKEWED}"
+    return [
+        Contrast("drop", f"D-PSGD: {what}", lost, constant(0.0), difference),
+        Contrast("half", f"RelaySGD: {what}, minus half of D-PSGD's", lost_by_relay, half, difference),
+    ]
+
+
+PAPER = Paper(
+    key="lin2021",
+    order=18,
+    title="Quasi-global momentum and RelaySGD",
+    reference="Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761; Vogels et al. 2021, arXiv 2110.04175",
+    summary=(
+        "What quasi-global momentum gains where workers have data of their own, and whether RelaySGD cares how they "
+        "differ."
+    ),
+    assumptions=(
+        Assumption("shares of data", "Dirichlet, alpha = 10 and 0.1; drawn anew with each seed", "published"),
+        Assumption("graphs", f"{P} workers: a ring, for RelaySGD a chain", "published"),
+        Assumption("momentum", "0.9, heavy ball; that of D-PSGD and RelaySGD is local", "published"),
+        Assumption("order of D-PSGD", "step, then exchange", "published"),
+        Assumption("what is evaluated", "the mean of the workers' models", "ours"),
+    ),
+    studies=(),
+    claims=(claim_on_tasks(CLAIMS["B12a"], gains), claim_on_tasks(CLAIMS["B12b"], drops)),
+)

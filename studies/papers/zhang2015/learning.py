@@ -1,0 +1,72 @@
+"""Judge the claims of Zhang et al. about learning: rates that converge, times to a target, and long periods."""
+
+from __future__ import annotations
+
+from studies.evidence.claim import claim_on_tasks
+from studies.evidence.contrast import Contrast, Measure, accuracy, good_rates, seconds
+from studies.evidence.paired_t import difference
+from studies.evidence.pipeline import Candidate
+from studies.evidence.tasks import MOST_TESTED, STEPS, TARGETS, contender
+from studies.papers import CLAIMS
+
+PLAIN = "optimizer.momentum=0 optimizer.nesterov=false"
+NETWORK = "cluster=zhang2015"
+RANGED, RACED = 8, 4  # workers of E1 and E4, and of E3
+LONG = (16, 64)  # periods
+LEVELS = tuple(range(-16, 9, 2))  # rates from 0.0004 to 1.6, a factor of two apart
+LEARNED = 1.15  # of the test loss: half of what guessing one of ten classes costs
+PERIODS = (1, 4, 16, 64)
+ALPHAS = ("", "alpha=0.5")
+FIRST = {"shapes": 2560, "fashion": 640}  # number of steps that is tried first in a race
+
+
+def widths(task: str) -> list[Contrast]:
+    """Compare the ranges of constant rates with which EASGD and Downpour learn, at long periods."""
+
+    def width(name: str) -> Measure:
+        return good_rates(Candidate(task, f"{name} schedule=constant {PLAIN}", RANGED), STEPS[task], LEVELS, LEARNED)
+
+    what = "tau = {}: width of EASGD's range of rates over that of Downpour's"
+    return [
+        Contrast("width", what.format(tau), width(f"easgd tau={tau}"), width(f"downpour n_push={tau} n_fetch={tau}"))
+        for tau in LONG
+    ]
+
+
+def race(task: str) -> list[Contrast]:
+    """Compare the times to the target of EAMSGD, EASGD, and Downpour with each period."""
+
+    def time(*names: str) -> list[Candidate]:
+        return [Candidate(task, contender(name, PLAIN), RACED, FIRST[task], network=NETWORK) for name in names]
+
+    elastic, momentum, often, seldom = (
+        seconds(time(*names), TARGETS[task])
+        for names in (
+            [contender("easgd tau=10", alpha) for alpha in ALPHAS],
+            [contender(f"easgd tau=10 momentum={delta}", alpha) for delta in (0.9, 0.99) for alpha in ALPHAS],
+            ["downpour"],
+            ["downpour n_push=10 n_fetch=10"],
+        )
+    )
+    what = "time to the target, {}"
+    return [
+        Contrast("ratio", what.format("EASGD over EAMSGD"), elastic, momentum),
+        Contrast("ratio", what.format("Downpour with tau = 1 over EASGD"), often, elastic),
+        Contrast("ratio", what.format("Downpour with tau = 10 over EASGD"), seldom, elastic),
+    ]
+
+
+def periods(task: str) -> list[Contrast]:
+    """Compare the accuracy of the centre at each longer period with that at period 1."""
+    short, *longer = (
+        accuracy([Candidate(task, contender(f"easgd tau={tau}", PLAIN, MOST_TESTED[task]), RANGED)], STEPS[task])
+        for tau in PERIODS
+    )
+    what = "accuracy of the centre with tau = {} minus the accuracy with tau = 1"
+    return [
+        Contrast("accuracy", what.format(tau), each, short, difference)
+        for tau, each in zip(PERIODS[1:], longer, strict=True)
+    ]
+
+
+E1, E3, E4 = (claim_on_tasks(CLAIMS[id], each) for id, each in (("E1", widths), ("E3", race), ("E4", periods)))
