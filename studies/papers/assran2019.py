@@ -9,8 +9,8 @@ from studies.evidence.contrast import Contrast, accuracy
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -87,22 +87,8 @@ def _timing(*overrides: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-PAPER = Paper(
-    key="assran2019",
-    order=11,
-    title="Stochastic gradient push for distributed deep learning",
-    reference="Assran, Loizou, Ballas, Rabbat 2019, arXiv 1811.10792",
-    summary=(
-        "Every worker pushes shares of its parameters along a directed graph that changes from step to step. The "
-        "paper finds it three times as fast as all-reduce on 10 Gbit/s Ethernet, at almost the same accuracy."
-    ),
-    assumptions=(
-        Assumption("graph", "one peer in each step, at distances 1, 2, 4, ...", "published"),
-        Assumption("network of B3", "10 Gbit/s, messages of ResNet-50, 102 MB", "published"),
-        Assumption("gradient time of B3", f"{GRADIENT_S:.3f} s, from 1.6 hours for 14,075 steps", "ours"),
-        Assumption("all-reduce of B3", "around a ring, after the gradient", "ours"),
-        Assumption("momentum of B4", "0.9, local; Nesterov", "published"),
-    ),
+PAPER = described(
+    "assran2019",
     studies=(
         Study("all_reduce", _timing("algo=sync", "algo.overlap=false", "cluster.collective=ring")),
         Study("push", _timing("algo=sgp", "algo.overlap=0,1", "topology=one_peer_exponential")),
@@ -111,7 +97,5 @@ PAPER = Paper(
         Claim(CLAIMS["B3"], ("all_reduce", "push"), b3),
         claim_on_tasks(CLAIMS["B4"], accuracies),
     ),
-    charts=(
-        Chart("steps", "Time of a step against the bandwidth", ("all_reduce", "push"), steps),
-    ),
-)  # fmt: skip
+    charts=(Chart("steps", "Time of a step against the bandwidth", ("all_reduce", "push"), steps),),
+)

@@ -6,8 +6,7 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Paper
+from studies.papers import CLAIMS, described
 
 TAU, LARGER = 30, 4  # times the batch
 BATCHES = {"shapes": 8, "fashion": 16}
@@ -35,22 +34,7 @@ def growth(task: str) -> list[Contrast]:
     return [Contrast("growth", what, exact, late)]
 
 
-PAPER = Paper(
-    key="charles2025",
-    order=22,
-    title="Scaling laws for DiLoCo",
-    reference="Charles et al. 2025, arXiv 2503.09799",
-    summary=(
-        "DiLoCo with a single worker sends nothing: every H steps its outer optimiser takes what the worker has moved "
-        "for a gradient. The paper finds it better than data-parallel training, and the more so with large batches."
-    ),
-    assumptions=(
-        Assumption("H", f"{TAU}", "published"),
-        Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
-        Assumption("outer rate and momentum", "0.7 and 0.9; the paper tunes the rate", "ours"),
-        Assumption("batches", "8 and 32 on shapes, 16 and 64 on fashion, at equal samples", "ours"),
-        Assumption("schedule", "cosine", "ours"),
-    ),
-    studies=(),
+PAPER = described(
+    "charles2025",
     claims=(claim_on_tasks(CLAIMS["D6"], ends), claim_on_tasks(CLAIMS["D7"], growth)),
 )

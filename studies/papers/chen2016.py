@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Chart, Claim, Evidence, Study
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -129,22 +129,8 @@ def _with_backups(tail: str) -> Study:
     return _study(f"backups_{tail}", tail, *overrides)
 
 
-PAPER = Paper(
-    key="chen2016",
-    order=7,
-    title="Revisiting distributed synchronous SGD",
-    reference="Chen et al. 2016, arXiv 1604.00981",
-    summary=(
-        "Synchronous SGD that starts a few workers more than it needs, and each step takes the first gradients. Shown "
-        "here as a model of time: what waiting costs, and how many gradients a second are used."
-    ),
-    assumptions=(
-        Assumption("late gradients", "finished, and dropped when they arrive", "published"),
-        Assumption("sum", "an all-reduce, which late workers join with zeros; no servers", "ours"),
-        Assumption("backups", "4 of 100 workers, the best number there", "unconfirmed"),
-        Assumption("gradient times", f"exponential, or normal with a deviation of {JITTER:.0%}", "ours"),
-        Assumption("network", "costs no time", "ours"),
-    ),
+PAPER = described(
+    "chen2016",
     studies=(
         *(
             _study(f"slowest_{tail}", tail, f"nodes={','.join(map(str, NODES))}", f"budget.steps={STEPS}")

@@ -6,9 +6,9 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.papers.zhang2015.stability import growth_per_step
-from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Claim, Evidence, Study
 from studies.reproduction.verdict import Finding
 
 CLAIMED, WORKERS, FEW = 50, 8, 4  # local steps of B7; workers of B7 and of D5
@@ -82,25 +82,8 @@ def _line_name(beta: float, tau: int) -> str:
 
 LINES = tuple(_line(beta, tau) for beta in LINE_BETAS for tau in LINE_PERIODS)
 
-PAPER = Paper(
-    key="douillard2023",
-    order=14,
-    title="DiLoCo: distributed low-communication training of language models",
-    reference="Douillard et al. 2023, arXiv 2311.08105; the repository of OpenDiLoCo",
-    summary=(
-        "Workers make hundreds of steps by themselves; an outer optimiser with Nesterov's momentum takes the mean of "
-        "what they have moved for a gradient. The paper finds it as good as synchronous training, with a "
-        "five-hundredth of the messages. H, the local steps of a round, is `algo.tau`."
-    ),
-    assumptions=(
-        Assumption("outer optimiser", "Nesterov's momentum, 0.9", "published"),
-        Assumption("outer rate of B7", "0.35 or 0.7, by tuning; published: 0.7", "ours"),
-        Assumption("local steps", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
-        Assumption("workers", "8 in B7, 4 in D5", "published"),
-        Assumption("samples", "the same for all", "published"),
-        Assumption("outer rate of D3 and D5", f"{OLR:g}", "published"),
-        Assumption("quadratic of D3", "one parameter, exact gradients, two workers", "ours"),
-    ),
+PAPER = described(
+    "douillard2023",
     studies=LINES,
     claims=(
         claim_on_tasks(CLAIMS["B7"], rounds),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study, listed
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding
 
 LEARNERS, SEEDS, STEPS = 8, 10, 20_000
@@ -70,29 +70,17 @@ def _studies(law: str, *overrides: str) -> tuple[Study, Study]:
     return Study(law, failing), Study(f"{law}_whole", (*setting, *length))  # which hardly depends on the seed
 
 
-PAPER = Paper(
-    key="douillard2026",
-    order=20,
-    title="Decoupled DiLoCo for resilient distributed pre-training",
-    reference="Douillard et al. 2026, arXiv 2604.21428",
-    summary=(
-        "Learners send fragments of their parameters to a syncer, which merges those that have come. A learner that "
-        "fails stops nobody. Shown here as a model of time: how much of the throughput failures leave."
-    ),
-    assumptions=(
-        Assumption("goodput of training in lock-step", f"{LOCKSTEP:.0%}", "published"),
-        Assumption("learners", f"{LEARNERS}", "unconfirmed"),
-        Assumption("failures", f"of each learner every {FAILS_EVERY_S:g} s, repaired in {REPAIR_S:.3g} s", "ours"),
-        Assumption("measured repairs", "log-normal; 400 servers: a median of 20 of 133 h", "published"),
-        Assumption("measured gradients", "log-normal, deviation 14.4 %, skew 1.02: a job of 32 ranks", "published"),
-        Assumption("goodput", "samples per second, over those without failures", "ours"),
-        Assumption("gradient; message", "1 s; 0.1 s for all parameters", "ours"),
-        Assumption("period, fragments, delay", f"{TAU}, 4, 2", "unconfirmed"),
-    ),
+PAPER = described(
+    "douillard2026",
     studies=(
         *_studies("exponential", ""),
-        *_studies("measured", f", repair_median_s: {REPAIR_S * MEDIAN_OVER_MEAN:.6g}", f"cluster.jitter={JITTER:g}",
-                  "cluster.jitter_distribution=lognormal", f"cluster.jitter_skew={SKEW:g}"),
+        *_studies(
+            "measured",
+            f", repair_median_s: {REPAIR_S * MEDIAN_OVER_MEAN:.6g}",
+            f"cluster.jitter={JITTER:g}",
+            "cluster.jitter_distribution=lognormal",
+            f"cluster.jitter_skew={SKEW:g}",
+        ),
     ),
     claims=(Claim(CLAIMS["D1"], tuple(name for law in LAWS for name in (law, f"{law}_whole")), d1),),
-)  # fmt: skip
+)

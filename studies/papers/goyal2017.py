@@ -9,9 +9,9 @@ from studies.evidence.contrast import Contrast, Measure, accuracy_with_rate_of
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, contender
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Chart, Claim, Evidence, Study
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -114,28 +114,8 @@ def _step_s(logged: Logged, servers: int) -> float:
     return run.final("time_s") / run.setting("budget.steps")
 
 
-PAPER = Paper(
-    key="goyal2017",
-    order=6,
-    title="Accurate, large minibatch SGD: training ImageNet in 1 hour",
-    reference="Goyal et al. 2017, arXiv 1706.02677",
-    summary=(
-        "Synchronous SGD whose rate grows with the batch, after a warm-up, keeps its accuracy up to a limit. The "
-        "scaling to 32 servers is a model of time."
-    ),
-    assumptions=(
-        Assumption("network between servers", "50 Gbit/s", "unconfirmed"),
-        Assumption("latency", "50 us", "ours"),
-        Assumption("gradient", "0.23 s: an hour for 90 epochs with 256 GPUs at 90 % efficiency", "unconfirmed"),
-        Assumption("overlap", "the all-reduce of buckets during two thirds of that time", "ours"),
-        Assumption("within a server of 8 GPUs", "communication is left out", "ours"),
-        Assumption("batch of a worker in A2 and A3", f"{BATCH}", "published"),
-        Assumption("warm-up", "5/90 of the samples, as 5 epochs of 90", "published"),
-        Assumption("samples", f"{MOST_STEPS * BATCH:,} in every run: {MOST_STEPS:,} steps of one worker", "ours"),
-        Assumption("momentum", "Nesterov 0.9", "published"),
-        Assumption("schedule", "half a cosine after the warm-up", "ours"),
-        Assumption("tuning", "the rate of one worker", "ours"),
-    ),
+PAPER = described(
+    "goyal2017",
     studies=(
         Study("overlap", (*TIMING, "algo.overlap=true")),
         Study("no_overlap", (*TIMING, "algo.overlap=false")),

@@ -9,8 +9,8 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -114,31 +114,21 @@ def _timing(name: str, bits: int, steps: int, *overrides: str) -> Study:
     )  # fmt: skip
 
 
-PAPER = Paper(
-    key="kale2025",
-    order=15,
-    title="Eager updates for overlapped communication and computation in DiLoCo",
-    reference="Kale, Douillard, Donchev 2025, arXiv 2502.12996; Streaming DiLoCo, arXiv 2501.18512",
-    summary=(
-        "DiLoCo's average travels while the workers go on: during one step, fragment by fragment, or during a whole "
-        "round. H, the local steps of a round, is `algo.tau`."
-    ),
-    assumptions=(
-        Assumption("H, fragments, bits, bandwidth of B8", f"{H}, {FRAGMENTS}, {BITS}, 1 Gbit/s", "published"),
-        Assumption("parameters, workers of B8", "1e9, 2", "unconfirmed"),
-        Assumption("gradient time of B8", f"{GRADIENT_S:.4f} s, an all-reduce without codes over {T_RATIO:g}", "ours"),
-        Assumption("numbers without codes in B8", f"{DENSE_BITS} bits: 441 TB over 1.10 TB is 4 H", "ours"),
-        Assumption("overlap of a whole round in B8", "DiLoCo, whose vector has the bytes of 4-bit codes", "ours"),
-        Assumption("overlap of a step in B8", "streaming: delay of 1", "published"),
-        Assumption("outer optimiser", "Nesterov's momentum, 0.9", "published"),
-        Assumption("outer rate of B9", "0.175, 0.35 or 0.7, by tuning", "ours"),
-        Assumption("local steps of B9", "SGD with Nesterov's momentum 0.9 instead of AdamW", "ours"),
-    ),
+PAPER = described(
+    "kale2025",
     studies=(
         _timing("data_parallel", DENSE_BITS, 20, "algo=sync", "algo.overlap=false"),
         *(
-            _timing(f"delay_{delay}", 32, 20 * H, "algo=streaming", f"algo.tau={H}", f"algo.fragments={FRAGMENTS}",
-                    f"algo.bits={BITS}", f"algo.delay={delay}")
+            _timing(
+                f"delay_{delay}",
+                32,
+                20 * H,
+                "algo=streaming",
+                f"algo.tau={H}",
+                f"algo.fragments={FRAGMENTS}",
+                f"algo.bits={BITS}",
+                f"algo.delay={delay}",
+            )
             for delay in DELAYS
         ),
         *(_timing(late, BITS, 20 * H, "algo=diloco", f"algo.tau={H}", f"algo.overlap={late}") for late in LATE),
@@ -148,7 +138,8 @@ PAPER = Paper(
         claim_on_tasks(CLAIMS["B9"], late),
     ),
     charts=(
-        Chart("times", "Hours of training against the bandwidth",
-              ("data_parallel", "delay_0", "delay_1", "eager"), times),
+        Chart(
+            "times", "Hours of training against the bandwidth", ("data_parallel", "delay_0", "delay_1", "eager"), times
+        ),
     ),
-)  # fmt: skip
+)

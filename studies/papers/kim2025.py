@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dsgd.record.reader import Run
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly
 
 if TYPE_CHECKING:
@@ -100,31 +100,16 @@ def _studies(times: str, tau: int = TAU, gradients_s: Sequence[float] = GRADIENT
 
 STUDIES = (*(study for times in TIMES for study in _studies(times)), *_studies("longer", LONGER, GRADIENTS_S[:1]))
 
-PAPER = Paper(
-    key="kim2025",
-    order=21,
-    title="HALoS: hierarchical asynchronous local SGD over slow networks",
-    reference="Kim et al. 2025, arXiv 2506.04531; utnslab/halos",
-    summary=(
-        "Workers of a region send what they have moved to a server of the region, and these servers to a global one; "
-        "nobody waits for the slowest. Shown here as a model of time, at equal samples."
-    ),
-    assumptions=(
-        Assumption("bandwidths between and within four regions", "117 to 935 Mbit/s; 100 Gbit/s", "published"),
-        Assumption("speeds of the workers", f"{SLOWEST:g} to {FASTEST:g}", "published"),
-        Assumption("which worker has which speed", "even steps, fast and slow ones in every region", "ours"),
-        Assumption("latency between regions", "50 ms", "ours"),
-        Assumption("workers", f"{WORKERS}, {WORKERS // REGIONS} in a region", "unconfirmed"),
-        Assumption("message", "282 MB, Pythia-70M in fp32", "unconfirmed"),
-        Assumption("local steps of the fastest worker", f"{TAU}", "ours"),
-        Assumption("updates of a local server between two of the global one", "32", "unconfirmed"),
-        Assumption("global server", "a node of its own in the first region", "ours"),
-        Assumption("stragglers", "log-normal gradient times, deviation 14.4 %, skew 1.02: 32 ranks of a job", "ours"),
-    ),
+PAPER = described(
+    "kim2025",
     studies=STUDIES,
     claims=(Claim(CLAIMS["D2"], tuple(study.name for study in STUDIES), d2),),
     charts=(
-        Chart("gains", "Time of equal samples over that of HALoS, against the time of a gradient",
-              tuple(study.name for study in STUDIES), gains),
+        Chart(
+            "gains",
+            "Time of equal samples over that of HALoS, against the time of a gradient",
+            tuple(study.name for study in STUDIES),
+            gains,
+        ),
     ),
-)  # fmt: skip
+)

@@ -6,8 +6,7 @@ from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Paper
+from studies.papers import CLAIMS, described
 
 P = 8
 CODES = {"top 1 %": "compressor=topk share=0.01", "signs": "compressor=sign"}
@@ -28,22 +27,7 @@ def losses(task: str) -> Cells:
     return {name: coded(code) for name, code in CODES.items()}
 
 
-PAPER = Paper(
-    key="koloskova2019",
-    order=17,
-    title="CHOCO-SGD: decentralised SGD with compressed communication",
-    reference="Koloskova, Stich, Jaggi 2019, arXiv 1902.00340; Koloskova, Lin, Stich, Jaggi 2020, arXiv 1907.09356",
-    summary=(
-        "Whether gossip of short codes comes to the loss of D-PSGD. Signs take a 32nd of the bytes, and one entry of a "
-        "hundred with its place a 50th."
-    ),
-    assumptions=(
-        Assumption("order", "step, send, mix", "published"),
-        Assumption("codes", "of the whole vector, not of each layer", "ours"),
-        Assumption("gamma", "0.05, 0.1, 0.2 or 0.4, by tuning, for each code", "ours"),
-        Assumption("local momentum", "0.9, not mixed; Nesterov", "ours"),
-        Assumption("workers", f"{P}, in a ring", "published"),
-    ),
-    studies=(),
+PAPER = described(
+    "koloskova2019",
     claims=(claim_over_conditions(CLAIMS["B10"], losses),),
 )

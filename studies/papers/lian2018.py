@@ -13,9 +13,9 @@ from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, samples, seconds
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import TARGETS
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.papers.jin2016.learning import cells
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly, over_region
 
 if TYPE_CHECKING:
@@ -150,32 +150,22 @@ def _seconds(run: Run) -> float:
     return run.final("time_s") / run.final("samples")
 
 
-PAPER = Paper(
-    key="lian2018",
-    order=10,
-    title="Asynchronous decentralized parallel stochastic gradient descent",
-    reference="Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952",
-    summary=(
-        "Workers compute gradients without a pause; beside that, pairs of them average their parameters. The paper "
-        "finds it as fast per epoch as its slowest link allows, and not slower beside a slow worker."
-    ),
-    assumptions=(
-        Assumption("pairs", "one half of the workers begins, the other answers", "published"),
-        Assumption("graph", "any worker of the other half", "ours"),
-        Assumption("network of B2", "10 Gbit/s and shares of it, messages of ResNet-50", "unconfirmed"),
-        Assumption("gradient time of B2", f"{GRADIENT_S} s", "ours"),
-        Assumption("latency of B2", f"{1e6 * LATENCY_S:.0f} us", "ours"),
-        Assumption("all-reduce in B2", "after the gradient, not overlapped", "ours"),
-        Assumption("slow worker of B1", "one of 8, 4 and 10 times slower", "ours"),
-        Assumption("network of B1", "1 and 10 Gbit/s, messages of ResNet-18, gradients of 0.2 s; overlap", "ours"),
-        Assumption("momentum of B1", "Nesterov 0.9, local", "ours"),
-    ),
+PAPER = described(
+    "lian2018",
     studies=(
         *(
             Study(
                 name,
-                (*overrides, "engine=sim", "engine.gradients=none", f"nodes={listed(nodes)}", "cluster=goyal2017",
-                 f"cluster.bandwidth={listed(bandwidths)}", "budget.epochs=null", "budget.steps=200"),
+                (
+                    *overrides,
+                    "engine=sim",
+                    "engine.gradients=none",
+                    f"nodes={listed(nodes)}",
+                    "cluster=goyal2017",
+                    f"cluster.bandwidth={listed(bandwidths)}",
+                    "budget.epochs=null",
+                    "budget.steps=200",
+                ),
             )
             for name, nodes, bandwidths, *overrides in (
                 ("all_reduce", NODES, BANDWIDTHS, "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
@@ -189,7 +179,12 @@ PAPER = Paper(
         Claim(CLAIMS["B2"], ("all_reduce", "overlapping", "pairs"), b2),
     ),
     charts=(
-        Chart("epochs", "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
-              "and how often AD-PSGD averages", ("all_reduce", "pairs"), epochs),
+        Chart(
+            "epochs",
+            "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
+            "and how often AD-PSGD averages",
+            ("all_reduce", "pairs"),
+            epochs,
+        ),
     ),
-)  # fmt: skip
+)

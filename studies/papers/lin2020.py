@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from studies.evidence.contrast import Pipelines
 from studies.evidence.tasks import TASKS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Claim, Paper
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import Finding, Verdict
 
 ABSENT = (
@@ -19,13 +19,7 @@ def b5(_: Pipelines, task: str) -> Finding:
     return Finding(Verdict.NOT_TESTABLE, (), ABSENT)
 
 
-PAPER = Paper(
-    key="lin2020",
-    order=12,
-    title="Don't use large mini-batches, use local SGD",
-    reference="Lin, Stich, Patel, Jaggi 2020, arXiv 1808.07217; Ortiz et al. 2021, arXiv 2110.08133",
-    summary="What long periods of local SGD cost, and whether post-local SGD generalises better than all-reduce.",
-    assumptions=(),
-    studies=(),
+PAPER = described(
+    "lin2020",
     claims=(Claim(CLAIMS["B5"], (), b5, tuple(TASKS)),),
 )

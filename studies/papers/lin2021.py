@@ -7,8 +7,7 @@ from studies.evidence.contrast import Contrast, Measure, accuracy, at_once, cons
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Paper
+from studies.papers import CLAIMS, described
 
 P = 16
 EVEN, SKEWED = 10, 0.1  # alpha of the Dirichlet distribution
@@ -45,22 +44,7 @@ def drops(task: str) -> list[Contrast]:
     ]
 
 
-PAPER = Paper(
-    key="lin2021",
-    order=18,
-    title="Quasi-global momentum and RelaySGD",
-    reference="Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761; Vogels et al. 2021, arXiv 2110.04175",
-    summary=(
-        "What quasi-global momentum gains where workers have data of their own, and whether RelaySGD cares how they "
-        "differ."
-    ),
-    assumptions=(
-        Assumption("shares of data", "Dirichlet, alpha = 10 and 0.1; drawn anew with each seed", "published"),
-        Assumption("graphs", f"{P} workers: a ring, for RelaySGD a chain", "published"),
-        Assumption("momentum", "0.9, heavy ball; that of D-PSGD and RelaySGD is local", "published"),
-        Assumption("order of D-PSGD", "step, then exchange", "published"),
-        Assumption("what is evaluated", "the mean of the workers' models", "ours"),
-    ),
-    studies=(),
+PAPER = described(
+    "lin2021",
     claims=(claim_on_tasks(CLAIMS["B12a"], gains), claim_on_tasks(CLAIMS["B12b"], drops)),
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Chart, Claim, Evidence, Study
 from studies.reproduction.verdict import Finding, exactly
 
 STEPS = 3
@@ -41,23 +41,26 @@ def sent(evidence: Evidence) -> Figure:
     )
 
 
-PAPER = Paper(
-    key="patarasuk2009",
-    order=8,
-    title="Bandwidth optimal all-reduce algorithms for clusters of workstations",
-    reference="Patarasuk, Yuan 2009, Journal of Parallel and Distributed Computing 69(2).",
-    summary="Around a ring each node sends a part of the vector at a time, and never more than two vectors in all.",
-    assumptions=(Assumption("vector", "102,400 numbers of 32 bits", "ours"),),
+PAPER = described(
+    "patarasuk2009",
     studies=(
         Study(
             "messages",
-            ("algo=sync", "algo.overlap=false", "nodes=2,4,8,16,32,64,100,128", "engine=sim", "engine.gradients=none",
-             "cluster.gradient_s=0.1", "cluster.collective=ring", "cluster.collective_messages=true",
-             f"cluster.message_bytes={MESSAGE}", "budget.epochs=null", f"budget.steps={STEPS}"),
+            (
+                "algo=sync",
+                "algo.overlap=false",
+                "nodes=2,4,8,16,32,64,100,128",
+                "engine=sim",
+                "engine.gradients=none",
+                "cluster.gradient_s=0.1",
+                "cluster.collective=ring",
+                "cluster.collective_messages=true",
+                f"cluster.message_bytes={MESSAGE}",
+                "budget.epochs=null",
+                f"budget.steps={STEPS}",
+            ),
         ),
     ),
-    claims=(
-        Claim(CLAIMS["A1"], ("messages",), a1),
-    ),
+    claims=(Claim(CLAIMS["A1"], ("messages",), a1),),
     charts=(Chart("sent", "Sent by the busiest node against nodes", ("messages",), sent),),
-)  # fmt: skip
+)

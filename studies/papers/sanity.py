@@ -8,9 +8,9 @@ from typing import Any
 
 from dsgd.record.reader import Run
 from dsgd.report.prediction import Pair, median_step_s, pairs, step_s
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.reproduction.logged import Logged, finals
-from studies.reproduction.paper import Assumption, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Claim, Evidence, Study
 from studies.reproduction.verdict import Check, Finding, holds
 
 LINE = ("engine=sim", "experiment=quadratic", "data.dim=1", "data.spread=0", "nodes=1", "optimizer.lr=0.1")
@@ -188,19 +188,8 @@ TIMED_NAMES = tuple(study.name for study in TIMED)
 BY = "python benchmarks/prediction.py --log results/papers/sanity.jsonl.gz"
 
 
-PAPER = Paper(
-    key="sanity",
-    order=90,
-    title="What everything rests on",
-    reference="No paper: properties of this program, by its records.",
-    summary=(
-        "One worker is plain SGD, equal seeds give equal records, vectors are neither lost nor made, and simulated "
-        "times are the closed forms. The tests of this repository hold much more of that, in more cases."
-    ),
-    assumptions=(
-        Assumption("problem", "a quadratic in double precision; the digits and an MLP", "ours"),
-        Assumption("cluster of the times", "1 Gbit/s, 0.1 ms, gradients of 0.2 s, no jitter", "ours"),
-    ),
+PAPER = described(
+    "sanity",
     studies=(
         Study("alone", ("algo=sync,downpour,gossip,dpsgd,delayfree", *LINE)),
         Study("first", (*TRAINING, "engine.threads=1")),

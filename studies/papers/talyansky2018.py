@@ -22,9 +22,9 @@ from studies.evidence.contrast import (
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.papers import CLAIMS
+from studies.papers import CLAIMS, described
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Chart, Claim, Evidence, Study
 from studies.reproduction.verdict import Finding, exactly
 
 MESSAGE, BYTES_PER_S, LATENCY_S, GRADIENT_S = 28e6, 1e9 / 8, 1e-4, 0.1
@@ -229,35 +229,22 @@ def idle_figure(evidence: Evidence) -> Figure:
     return chart([ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True)])
 
 
-PAPER = Paper(
-    key="talyansky2018",
-    order=3,
-    title="Asynchronous SGD without gradient delay for efficient distributed training",
-    reference="Talyansky, Kisilev, Melamed, Peterfreund, Verner 2018, submitted to ICLR 2019.",
-    summary=(
-        "Each worker adds its own displacement of a cycle to the average of where all began it, which arrives "
-        "meanwhile. The paper finds no idle time on a gigabit switch, linear scaling to four machines, and no loss of "
-        "accuracy."
-    ),
-    assumptions=(
-        Assumption("messages", "GoogLeNet, 28 MB (7.0 million parameters)", "unconfirmed"),
-        Assumption("network", "1 Gbit/s", "published"),
-        Assumption("latency", "0.1 ms", "ours"),
-        Assumption("gradient time", "0.1 s", "ours"),
-        Assumption("collective", "ring; where it is not named, the best of the usual ones", "ours"),
-        Assumption("tau", "16", "published"),
-        Assumption("warm-up, where the rate is multiplied", "a twentieth of the samples", "ours"),
-        Assumption("momentum", "0.9, local; Nesterov", "unconfirmed"),
-        Assumption("schedule", "cosine in T7, constant in T4 and T5", "ours"),
-        Assumption("network of T4 and T5", "no delay, so that no average is late", "ours"),
-        Assumption("rivals in T5", "EASGD with tau = 10 and a moving rate of 0.9 / p; Downpour with tau = 1", "ours"),
-        Assumption("quadratic of T6", "500 coordinates of curvature 1, noise 1, rate 0.01", "ours"),
-    ),
+PAPER = described(
+    "talyansky2018",
     studies=(
         Study("idle", ("algo=delayfree", "algo.tau=2,4,8,16", "nodes=4", *TIMING)),
         Study("throughput", ("algo=delayfree", "algo.tau=16", "nodes=1,4", *TIMING)),
-        Study("regret", ("algo=delayfree", "algo.tau=2,8,32", "nodes=2,4,8,16", *QUADRATIC,
-                         f"budget.steps={32 * APART}", f"eval.every_steps={APART}")),
+        Study(
+            "regret",
+            (
+                "algo=delayfree",
+                "algo.tau=2,8,32",
+                "nodes=2,4,8,16",
+                *QUADRATIC,
+                f"budget.steps={32 * APART}",
+                f"eval.every_steps={APART}",
+            ),
+        ),
     ),
     claims=(
         Claim(CLAIMS["T1"], ("idle",), t1),
@@ -267,7 +254,5 @@ PAPER = Paper(
         Claim(CLAIMS["T6"], ("regret",), t6),
         claim_over_conditions(CLAIMS["T7"], accuracies),
     ),
-    charts=(
-        Chart("idle", "Idle share against tau", ("idle",), idle_figure),
-    ),
-)  # fmt: skip
+    charts=(Chart("idle", "Idle share against tau", ("idle",), idle_figure),),
+)

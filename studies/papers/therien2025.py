@@ -6,8 +6,7 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Paper
+from studies.papers import CLAIMS, described
 
 WORKERS, TAU = 4, 30
 BETAS = {"adamw": 0.9, "muon": 0.6}  # outer momentum
@@ -32,22 +31,7 @@ def optimizers(task: str) -> list[Contrast]:
     ]
 
 
-PAPER = Paper(
-    key="therien2025",
-    order=23,
-    title="MuLoCo: Muon is a practical inner optimizer for DiLoCo",
-    reference="Thérien et al. 2025, arXiv 2505.23725",
-    summary=(
-        "Muon makes the steps of a matrix equally long in all directions. The paper finds that more than two workers "
-        "who step by it lose less to data-parallel training than with AdamW, and that their model is better. H, the "
-        "local steps of a round, is `algo.tau`."
-    ),
-    assumptions=(
-        Assumption("H", f"{TAU}", "published"),
-        Assumption("outer optimiser", "Nesterov's momentum, 0.9 with AdamW and 0.6 with Muon; rate 0.7", "published"),
-        Assumption("weight decay", "0.01 for both; the paper tunes it", "ours"),
-        Assumption("workers", f"{WORKERS}", "ours"),
-    ),
-    studies=(),
+PAPER = described(
+    "therien2025",
     claims=(claim_on_tasks(CLAIMS["D8"], optimizers),),
 )

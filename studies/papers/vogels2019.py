@@ -12,8 +12,8 @@ from studies.evidence.contrast import Contrast, accuracy
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Chart, Claim, Evidence, Paper, Study, listed
+from studies.papers import CLAIMS, described
+from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding
 
 if TYPE_CHECKING:
@@ -104,22 +104,8 @@ def _timing(name: str, *overrides: str) -> Study:
     )  # fmt: skip
 
 
-PAPER = Paper(
-    key="vogels2019",
-    order=16,
-    title="PowerSGD: practical low-rank gradient compression",
-    reference="Vogels, Karimireddy, Jaggi 2019, arXiv 1905.13727",
-    summary=(
-        "Each layer's gradient is sent as two thin matrices, which can be all-reduced; what they leave out is sent "
-        "later. The paper finds the accuracy of SGD with rank 2, in less time."
-    ),
-    assumptions=(
-        Assumption("start of Q", "what it was in the step before", "published"),
-        Assumption("error feedback", "yes", "published"),
-        Assumption("momentum", "0.9, of the decoded mean; Nesterov", "ours"),
-        Assumption("time", "messages of ResNet-18, gradients of 0.2 s, all-reduce after the gradient", "ours"),
-        Assumption("time of coding", f"{CODE_S:.3f} s: 0.23 of a gradient", "ours"),
-    ),
+PAPER = described(
+    "vogels2019",
     studies=(
         _timing("dense", "algo=sync", "algo.overlap=false"),
         _timing("low_rank", "algo=compressed", f"algo.rank={CLAIMED}", f"algo.code_s={CODE_S:g}"),
@@ -129,4 +115,4 @@ PAPER = Paper(
         Claim(CLAIMS["B11b"], ("dense", "low_rank"), b11b),
     ),
     charts=(Chart("speed", "How many times as fast a step is as with all-reduce", ("dense", "low_rank"), speed),),
-)  # fmt: skip
+)

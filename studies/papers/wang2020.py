@@ -6,8 +6,7 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS
-from studies.reproduction.paper import Assumption, Paper
+from studies.papers import CLAIMS, described
 
 FEW, MANY = 2, 16  # workers
 TAU = 12
@@ -33,18 +32,7 @@ def gains(task: str) -> list[Contrast]:
     ]
 
 
-PAPER = Paper(
-    key="wang2020",
-    order=13,
-    title="SlowMo: slow momentum",
-    reference="Wang, Tantia, Ballas, Rabbat 2020, arXiv 1910.00643",
-    summary="What a momentum over rounds of local SGD gains, with 2 and with 16 workers.",
-    assumptions=(
-        Assumption("slow learning rate", "1", "published"),
-        Assumption("period", f"{TAU}", "published"),
-        Assumption("slow momenta", f"0, {SMALL:g}, {LARGE:g}", "ours"),
-        Assumption("momentum of the local steps", "0.9, kept over rounds; Nesterov", "published"),
-    ),
-    studies=(),
+PAPER = described(
+    "wang2020",
     claims=(claim_on_tasks(CLAIMS["B6"], gains),),
 )

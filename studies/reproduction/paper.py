@@ -87,17 +87,17 @@ class Chart:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper. key: name of its file and its page. order: of its page among the others. summary: what it is about, and
-    what of it can be shown here, in a few sentences."""
+    """A paper.
+
+    key: name of its file and its page. summary: what it is about, and what of it can be shown here."""
 
     key: str
-    order: int
     title: str
     reference: str
     summary: str
-    assumptions: tuple[Assumption, ...]
-    studies: tuple[Study, ...]
-    claims: tuple[Claim, ...]
+    assumptions: tuple[Assumption, ...] = ()
+    studies: tuple[Study, ...] = ()
+    claims: tuple[Claim, ...] = ()
     charts: tuple[Chart, ...] = ()
 
     def __post_init__(self) -> None:

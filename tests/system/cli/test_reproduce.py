@@ -43,7 +43,6 @@ def statement(id: str, kind: ClaimKind, text: str, passes: str) -> Statement:
 def paper(*words: str) -> Paper:
     return Paper(
         key="nobody2026",
-        order=1,
         title="A paper that nobody wrote",
         reference="Nobody 2026",
         summary="Nothing.",

@@ -36,7 +36,7 @@ def judge(pipelines: Pipelines, task: str) -> Finding:
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED),))
-    paper = Paper("nobody", 1, "A paper that nobody wrote", "Nobody 2026", "Nothing.", (), (), (claim,))
+    paper = Paper("nobody", "A paper that nobody wrote", "Nobody 2026", "Nothing.", claims=(claim,))
     monkeypatch.setitem(TASKS, "digits", TINY)
     monkeypatch.setattr(reproduce, "papers", lambda: [paper])
     monkeypatch.chdir(tmp_path)
