@@ -47,7 +47,6 @@ class MeasuredTable:
     left_out: rows of the source that are none here, and why. fitted: by the names of constants."""
 
     key: str
-    order: int
     title: str
     source: str
     unit: str

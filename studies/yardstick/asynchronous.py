@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, Summary
+from studies.reproduction.measured_table import MeasuredRow, Summary
+from studies.yardstick import described
 
 BATCHES = 400  # of an epoch; in the ratio to one worker alone their number cancels out, but for the network
 ALONE_H = 1.79
@@ -29,14 +30,9 @@ def _row(way: str, workers: int, measured: float, reason: str = "") -> MeasuredR
     return MeasuredRow(f"{way}, {workers} workers", measured, overrides, hours, reason)
 
 
-TABLE = MeasuredTable(
-    key="asynchronous",
-    order=9,
-    title="Asynchronous against synchronous on CPUs",
-    source="RPI-OPT/APAM, run_all.sh: ResNet-18, hours an epoch",
-    unit="h",
-    given="1.79 h of one worker, which is no row; messages of ResNet-18. The network is assumed, 1 Gbit/s.",
-    rows=(
+TABLE = described(
+    "asynchronous",
+    (
         _row("asynchronous", 5, 0.39),
         _row("asynchronous", 10, 0.25, UNKNOWN),
         _row("synchronous", 5, 0.68, UNKNOWN),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, Summary
+from studies.reproduction.measured_table import MeasuredRow, Summary
+from studies.yardstick import described
 
 PROBE = 10**9  # bytes of a message whose rate is read
 TARGET, ONE_VM = 32_768, 70.1 / 2  # samples of a round; samples/s of a machine, from the row of two in one zone
@@ -56,19 +57,9 @@ def _scaling(model: str, nodes: int, measured: float, of_two: float, n_bytes: in
     return MeasuredRow(label, measured, overrides, lambda summary: of_two / 2 * 100.0 / summary["time_s"], reason)
 
 
-TABLE = MeasuredTable(
-    key="clouds",
-    order=6,
-    title="Cloud regions and single streams",
-    source="Erben et al., VLDB 2024 (cirquit/hivemind-multi-cloud): rates of TCP, ConvNeXt-L with batches of "
-    "32,768, A10 at 3.3 Gbit/s",
-    unit="Gbit/s, samples/s, or times",
-    given="Round trips; the rate of one stream in a zone (6.9 Gbit/s) as that of a port, and of 80 between "
-    "continents (6.2) as that "
-    "of the link, in the rows of ConvNeXt-L; the samples/s of two machines in one zone (70.1); of A10 the "
-    "speed-up of two machines "
-    "(1.28 and 0.93), which is what the library takes on each.",
-    rows=(
+TABLE = described(
+    "clouds",
+    (
         _stream("one stream USA-Europe", 0.21, 103),
         _stream("one stream USA-Asia", 0.13, 157),
         _stream("one stream Europe-Asia", 0.08, 253),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, computing
+from studies.reproduction.measured_table import MeasuredRow, computing
+from studies.yardstick import described
 
 INNER, ALONE = 100, 43.3  # steps of a round; % of the FLOPs that are used without communication
 
@@ -19,13 +20,4 @@ def _row(name: str, measured: float, bandwidth: float) -> MeasuredRow:
     return MeasuredRow(name, measured, (*overrides, *steps), lambda summary: ALONE * computing(summary))
 
 
-TABLE = MeasuredTable(
-    key="continents",
-    order=5,
-    title="FLOPs used while training between continents",
-    source="INTELLECT-1 (arXiv 2412.01152), table 2: 10B parameters, 14 nodes of eight H100, 100 steps a round, int8",
-    unit="% of the FLOPs",
-    given="43.3 % without communication; the ring's bandwidth from the all-reduces, 382 s with Europe, which is no row "
-    "therefore (0.39 Gbit/s; 103 s within the USA is 1.44); 22.5 s of a step from the share within the USA, 41.4 %.",
-    rows=(_row("with Europe", 37.1, 0.39e9),),
-)
+TABLE = described("continents", (_row("with Europe", 37.1, 0.39e9),))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, per_step
+from studies.reproduction.measured_table import MeasuredRow, per_step
+from studies.yardstick import described
 
 STEPS = 2
 # GPUs, seconds a step
@@ -21,16 +22,4 @@ def _row(nodes: int, measured: float) -> MeasuredRow:
     return MeasuredRow(name, measured, overrides, per_step(STEPS))
 
 
-TABLE = MeasuredTable(
-    key="buckets",
-    order=7,
-    title="PyTorch's own benchmark of data parallelism",
-    source="PyTorch DDP's benchmark, ResNet-50, batch 32: DGX of eight V100, 4 x 100 Gbit/s InfiniBand between "
-    "them, medians",
-    unit="s",
-    given="0.104 s of a step on two GPUs, with what the library itself costs (0.097 on one alone); neither is a "
-    "row. Buckets of 25 MiB, "
-    "the library's default; NVLink of 150 GB/s.",
-    rows=tuple(_row(nodes, measured) for nodes, measured in MEASURED),
-    left_out="Buckets of 1 MB, of which only a range is published (3.5 to 10 % slower).",
-)
+TABLE = described("buckets", tuple(_row(nodes, measured) for nodes, measured in MEASURED))

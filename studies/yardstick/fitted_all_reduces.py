@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, per_step
+from studies.reproduction.measured_table import MeasuredRow, per_step
+from studies.yardstick import described
 
 SIZE = 10**8  # bytes
 BOUND = (
@@ -24,16 +25,9 @@ def _row(
     return MeasuredRow(name, 1e3 * (a + b * SIZE), overrides, per_step(1, 1e3), reason)
 
 
-TABLE = MeasuredTable(
-    key="fitted_all_reduces",
-    order=8,
-    title="All-reduces of 100 MB, as others fitted them",
-    source="HKBU-HPML/MG-WFBP: seconds and seconds a byte in its source",
-    unit="ms",
-    given="The networks' rates: 10 Gbit/s less headers, 1448 / 1538; 56 Gbit/s of InfiniBand less its code of "
-    "64 in 66 bits. Latency and start-up "
-    "as fitted on the hosts of the same group, above; of 100 MB they are a hundredth.",
-    rows=(
+TABLE = described(
+    "fitted_all_reduces",
+    (
         _row("10 GbE, 8 nodes", 8, 5.23e-4, 8.57e-10, 1e10, 1448 / 1538, BOUND),
         _row("56 Gbit/s InfiniBand, 4 nodes", 4, 4.2e-5, 2.06e-10, 5.6e10, 64 / 66),
         _row("56 Gbit/s InfiniBand, 8 nodes", 8, 9.75e-5, 3.06e-10, 5.6e10, 64 / 66),

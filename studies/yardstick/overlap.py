@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import Constant, MeasuredRow, MeasuredTable, throughput
+from studies.reproduction.measured_table import MeasuredRow, throughput
+from studies.yardstick import described
 
 BATCH, STEPS = 64, 2
 ALONE = 253.1  # samples/s of one GPU
@@ -39,27 +40,4 @@ def _rows() -> list[MeasuredRow]:
     return rows
 
 
-TABLE = MeasuredTable(
-    key="overlap",
-    order=3,
-    title="ResNet-50 on 4 to 32 GPUs",
-    source="HKBU-HPML/ddl-benchmarks, results/2020-05-29: RTX 2080 Ti, four in a host",
-    unit="samples/s",
-    given=f"{ALONE} samples/s of one GPU; 10 Gbit/s between hosts, less the headers of packets of 1,500 bytes, "
-    "1448 / 1538; "
-    f"{PCIE / 1e9:g} Gbit/s of PCIe, from the row of 4 GPUs that reduce afterwards (925), which is no row here; "
-    "161 tensors.",
-    rows=_rows(),
-    fitted=(
-        Constant(
-            "latency of a hop",
-            "13.4 us",
-            "layer by layer on 10 GbE, 16 and 32 GPUs",
-            "each layer pays 2 (p - 1) of them",
-        ),
-        Constant(
-            "start-up of a bucket", "0.117 ms", "layer by layer on 10 GbE, 16 and 32 GPUs", "launching a collective"
-        ),
-    ),
-    left_out="BERT-Base, of which the material has only the rate of one GPU.",
-)
+TABLE = described("overlap", _rows())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import Constant, MeasuredRow, MeasuredTable, per_step
+from studies.reproduction.measured_table import MeasuredRow, per_step
+from studies.yardstick import described
 
 MIB = 1 << 20
 # what a ring of NCCL has under way between two hosts: 4 MiB of buffers (NCCL_BUFFSIZE) in each of two channels, as it
@@ -63,32 +64,4 @@ def _rows() -> list[MeasuredRow]:
     return rows
 
 
-TABLE = MeasuredTable(
-    key="shaped_network",
-    order=1,
-    title="All-reduce over a shaped network",
-    source="BinhangYuan/tc_cluster_setting, results/allreduce.md, 2022-12: p3.2xlarge, netem at every host's port",
-    unit="ms",
-    given="Delay and rate of each network. Headers of TCP in packets of 9,000 bytes, as AWS has them, 8948 / "
-    "9038. Slices of "
-    "512 KiB (NCCL) and 1 MiB (gloo), their defaults. NCCL has 8 MiB under way in a round trip, two channels with "
-    "buffers of 4 MiB, as its source code says; that is a limit at 50 ms only. AWS allows one connection 5 Gbit/s.",
-    rows=_rows(),
-    fitted=(
-        Constant(
-            "start-up of NCCL",
-            "3 latencies",
-            "NCCL's rows",
-            "connecting takes messages; with the ring's own it makes four",
-        ),
-        Constant(
-            "rate of AWS's 10 Gbit/s class under NCCL", "8.6 Gbit/s", "NCCL's rows on AWS", "the class is `up to` 10"
-        ),
-        Constant(
-            "window of a TCP connection",
-            "2.8 MB",
-            "64 MB point to point, and gloo's rows, over 5 and 10 ms",
-            "Linux's largest send buffer is 4 MB, part of which holds headers",
-        ),
-    ),
-)
+TABLE = described("shaped_network", _rows())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, per_step
+from studies.reproduction.measured_table import MeasuredRow, per_step
+from studies.yardstick import described
 
 STEPS = 1000
 # of a pipeline stage: mean seconds of computing in a step, their variation over the ranks, and its skew
@@ -24,16 +25,4 @@ def _row(stage: int, ranks: int, slowest: float) -> MeasuredRow:
     return MeasuredRow(f"stage {stage}, slowest of {ranks} ranks", slowest * mean_s, overrides, per_step(STEPS))
 
 
-TABLE = MeasuredTable(
-    key="stragglers",
-    order=10,
-    title="The slowest of 4 to 32 ranks",
-    source="ByteDance-Seed/StragglerAnalysis, a job of 32 data-parallel ranks and two pipeline stages: 45 steps, over "
-    "all choices of so many ranks",
-    unit="s",
-    given="Of each stage the mean, and the variation and skew over its ranks, which the law takes as they are. With a "
-    "gamma or a log-normal of the same variation the slowest of 32 would be 3 to 4% too fast.",
-    left_out="The job of four ranks, one of which takes 2.36 times as long in its first stage, and the others the same "
-    "within 0.7%: cluster.slow_nodes says so, and there is nothing to predict.",
-    rows=tuple(_row(*row) for row in MEASURED),
-)
+TABLE = described("stragglers", tuple(_row(*row) for row in MEASURED))

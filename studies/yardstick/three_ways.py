@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import MeasuredRow, MeasuredTable, per_step
+from studies.reproduction.measured_table import MeasuredRow, per_step
+from studies.yardstick import described
 from studies.yardstick.shaped_network import MIB, nccl
 
 # of each network: bandwidth in bit/s, latency in seconds; seconds of each way for 4, 8 and 16 hosts
@@ -56,15 +57,4 @@ def _rows() -> list[MeasuredRow]:
     return rows
 
 
-TABLE = MeasuredTable(
-    key="three_ways",
-    order=2,
-    title="All-reduce, one server, sharded server",
-    source="BinhangYuan/tc_cluster_setting, Simulate_DP.md, as its pytorch_group_collective_test.py does it: 256 MiB "
-    "in as many parts as there are hosts; an all-reduce of each part, one after the other; one server: NCCL's reduce "
-    "of each, then a broadcast of each; sharded server: an all-to-all and an all-gather",
-    unit="s",
-    given="As in the table before; nothing was fitted here. Reduces and broadcasts of parts follow each other without "
-    "a pause. netem's queue is no limit: the source's script makes it 27 times what the delay holds.",
-    rows=_rows(),
-)
+TABLE = described("three_ways", _rows())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from studies.reproduction.measured_table import Constant, MeasuredRow, MeasuredTable, computing
+from studies.reproduction.measured_table import MeasuredRow, computing
+from studies.yardstick import described
 
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.99)
 GRID = tuple(10 ** (-1 + 4 * k / 49) for k in range(50))  # Gbit/s: the papers', of which they print two or three digits
@@ -64,25 +65,4 @@ def _rows() -> list[MeasuredRow]:
     return rows
 
 
-TABLE = MeasuredTable(
-    key="utilisation",
-    order=4,
-    title="Share of the time that computes, at the bandwidth that the paper needs for it",
-    source="Streaming DiLoCo (arXiv 2501.18512), table 4, and scaling laws for DiLoCo (arXiv 2503.09799), table "
-    "6: the papers' own "
-    "simulation, of a grid of bandwidths with factor 1.207",
-    unit="share of the time",
-    given="Parameters, layers and seconds of a step; 16 bits a number, two replicas, no latency: each sends what it "
-    "has once. Fragments of three layers (with overlap 33 of 108, as dsgd needs more steps between two than hide one). "
-    "The 48 layers of 10B are assumed. The papers give the bandwidth for a share; a row is the share at that "
-    "bandwidth, rounded to their grid. Near 1 this is the milder reading: 0.98 for 0.99 is twice the time lost.",
-    rows=_rows(),
-    fitted=(
-        Constant(
-            "steps that hide a fragment",
-            "1, with overlap 2",
-            "streaming DiLoCo's rows",
-            "from its layers' backward pass to their next forward pass is about a step; overlap adds one",
-        ),
-    ),
-)
+TABLE = described("utilisation", _rows())
