@@ -83,8 +83,7 @@ def seconds(variants: Sequence[Candidate], target: float, overlap: bool = True, 
 
     def measure(pipelines: Pipelines, replicate: int) -> Measurement:
         def tuned_and_measured(cell: Candidate) -> tuple[float, float]:
-            hides = overlap and cell.contender.split()[0] == "sync"
-            clock = Clock(f"{cell.contender} {cell.network}".strip(), cell.nodes, hides, jitter, replicate)
+            clock = clock_of(cell, overlap, jitter, replicate)
             of_step, (measured, tuned) = all_of(
                 [partial(pipelines.step_s, clock), partial(pipelines.steps, cell, replicate, target)]
             )
@@ -94,6 +93,12 @@ def seconds(variants: Sequence[Candidate], target: float, overlap: bool = True, 
         return Measurement(measured_s)
 
     return measure
+
+
+def clock_of(cell: Candidate, overlap: bool, jitter: float, replicate: int) -> Clock:
+    """Return the clock of a candidate. overlap: of all-reduce; others have none."""
+    hides = overlap and cell.contender.split()[0] == "sync"
+    return Clock(f"{cell.contender} {cell.network}".strip(), cell.nodes, hides, jitter, replicate)
 
 
 def loss(variants: Sequence[Candidate], after: int) -> Measure:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, samples, seconds
+from studies.evidence.contrast import Contrast, Pipelines, samples, seconds
+from studies.evidence.levels import over_levels
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import TARGETS
+from studies.evidence.tasks import TARGETS, TASKS
 from studies.papers import CLAIMS, described
 from studies.papers.jin2016.learning import cells
 from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
@@ -28,7 +29,7 @@ BANDWIDTHS = tuple(sorted((*SHARES, *FINE), reverse=True))
 NODES = (16, 32, 64, 128)
 OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
 LESS_OFTEN = 0.2
-WORKERS, FACTORS, JITTER = 8, (4, 10), 0.1  # of B1: by which one worker is slower
+WORKERS, FACTORS, JITTER, SLOWED = 8, (4, 10), 0.1, (1e9, 1e10)  # of B1: by which one worker is slower; bit/s
 AT_BOUND = 2_380_000_000  # bit/s, where AD-PSGD averages just often enough
 
 
@@ -110,9 +111,7 @@ def beside_a_slow_worker(task: str) -> Cells:
     def checks(bandwidth: float) -> list[Contrast]:
         made = []
         for factor in FACTORS:
-            condition = f"cluster.bandwidth={bandwidth:g} cluster.slow_nodes={{{WORKERS - 1}:{factor}.0}}"
-            exact = replace(cells(task, WORKERS, "sync")[0], network=condition)
-            late = Candidate(task, f"adpsgd {condition}", WORKERS, exact.first)
+            exact, late = _both(task, bandwidth, factor)
             what = f"one worker {factor} times slower: {{}} to the target, {{}}"
             if factor == FACTORS[0]:
                 waiting, going_on = (seconds([each], TARGETS[task], jitter=JITTER) for each in (exact, late))
@@ -121,7 +120,30 @@ def beside_a_slow_worker(task: str) -> Cells:
             made.append(Contrast("samples", what.format("samples", "AD-PSGD over all-reduce"), more, fewer))
         return made
 
-    return {f"{bandwidth / 1e9:g} Gbit/s": checks(bandwidth) for bandwidth in (1e9, 1e10)}
+    return {f"{bandwidth / 1e9:g} Gbit/s": checks(bandwidth) for bandwidth in SLOWED}
+
+
+def _both(task: str, bandwidth: float, factor: int) -> tuple[Candidate, Candidate]:
+    """Return all-reduce and AD-PSGD beside a worker that is so much slower."""
+    condition = f"cluster.bandwidth={bandwidth:g} cluster.slow_nodes={{{WORKERS - 1}:{factor}.0}}"
+    exact = replace(cells(task, WORKERS, "sync")[0], network=condition)
+    return exact, Candidate(task, f"adpsgd {condition}", WORKERS, exact.first)
+
+
+def over_loss(pipelines: Pipelines) -> Figure | None:
+    """Draw the samples of AD-PSGD over those of all-reduce, from early to late losses, a panel for each task."""
+    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
+
+    panels = []
+    for task in TASKS:
+        lines = []
+        for variant, bandwidth in enumerate(SLOWED):
+            exact, late = _both(task, bandwidth, FACTORS[0])
+            points = over_levels(late, exact, pipelines)
+            lines.append(ChartLine(f"{bandwidth / 1e9:g} Gbit/s", "adpsgd", points, variant))
+        title = f"{task}, a worker {FACTORS[0]} times slower"
+        panels.append(ChartPanel(title, "test loss", "samples over those of all-reduce", lines, level=1.0))
+    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
 def epochs(evidence: Evidence) -> Figure:
@@ -179,6 +201,7 @@ PAPER = described(
         Claim(CLAIMS["B2"], ("all_reduce", "overlapping", "pairs"), b2),
     ),
     charts=(
+        Chart("levels", "Samples of AD-PSGD over those of all-reduce, against the level of loss", (), over_loss),
         Chart(
             "epochs",
             "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "

@@ -97,7 +97,8 @@ def _styles(lines: Sequence[ChartLine]) -> dict[tuple[str, str, int], dict[str, 
         return {}
     styles = dict(zip(names, named_styles(*zip(*names, strict=True)), strict=True))
     if len({algorithm for algorithm, _, _ in names}) == 1 and len(names) >= ALIKE:
-        for name, colour in zip(names[1:], itertools.cycle(COLOURS), strict=False):
+        others = [colour for colour in COLOURS if colour != styles[names[0]]["color"]]
+        for name, colour in zip(names[1:], itertools.cycle(others), strict=False):
             styles[name] = {**styles[name], "color": colour}
     return styles
 

@@ -164,7 +164,7 @@ def _claim(paper_results: Results, claim: Claim) -> str:
         _checks(paper_results, claim, finding.checks),
         finding.reason,
         *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
-        "Unexplained." if finding.verdict is Verdict.FAIL and not finding.explanation else "",
+        "Unexplained." if finding.verdict is Verdict.FAIL and not (finding.explanation or claim.tasks) else "",
         *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
     ]
     return "\n\n".join(part for part in parts if part)

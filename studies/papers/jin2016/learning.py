@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import fmean
 
 from matplotlib.figure import Figure
 
-from dsgd.report.interval import Estimate
 from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples, seconds
-from studies.evidence.paired_t import REPLICATES, interval_of, ratio
-from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around
+from studies.evidence.levels import over_levels
+from studies.evidence.paired_t import REPLICATES, interval_of
+from studies.evidence.pipeline import Candidate, Missing, crossing
 from studies.evidence.tasks import TARGETS, TASKS
 from studies.papers import CLAIMS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Claim
-from studies.reproduction.profile import profile_figure, profiles
+from studies.reproduction.profile import Scores, profile_figure, profiles
 from studies.reproduction.verdict import NEARNESS, Check, Finding, over_region
 
 FEW, MANY = (4, 8, 16), (32, 64, 100)
@@ -39,7 +40,6 @@ DRAWN = {  # contenders of the figures, with their labels, algorithms and line s
     "gossip mode=pull tau=1": ("gossip, tau = 1", "gossip", 0),
     "gossip mode=pull tau=10": ("gossip, tau = 10", "gossip", 1),
 }
-LEVELS = {"shapes": (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3), "fashion": (0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4)}
 CURVED = 8  # nodes of the figure over the level of loss
 # numbers of steps that are tried first, a factor of four below T* where that is dear
 FIRST_EXACT = {4: 640, 8: 160, 16: 320, 32: 160, 64: 160, 100: 160}
@@ -88,7 +88,7 @@ def j1(pipelines: Pipelines, task: str) -> Finding:
             findings.append(stated.judged(checks))
         return max(findings, key=lambda finding: (NEARNESS.index(finding.verdict), _sum_of_logs(finding.checks)))
 
-    return over_map(cell)
+    return over_map(cell, _floor(pipelines, task))
 
 
 def j3(pipelines: Pipelines, task: str) -> Finding:
@@ -168,6 +168,19 @@ def _crossover(pipelines: Pipelines, task: str) -> str:
     return f"{sooner} The ratio is 1 on {interval.median:.0f} nodes [{interval.low:.0f}, {interval.high:.0f}]. "
 
 
+def _floor(pipelines: Pipelines, task: str) -> str:
+    """Return in words how the steps to the target fall with more workers: those of local methods hardly do."""
+    texts = []
+    for name in (ALL_REDUCE, *ON_MANY.values()):
+        try:
+            measured = [(nodes, _steps(pipelines, task, name, nodes)) for nodes in FEW]
+        except Missing:
+            return ""
+        power = _slope([(math.log(nodes), math.log(steps)) for nodes, steps in measured])
+        texts.append(f"{name} {', '.join(f'{steps:,.0f}' for _, steps in measured)}, as p to the power {power:.2f}")
+    return f"Steps of each worker to the target on 4, 8 and 16 nodes: {'; '.join(texts)}."
+
+
 def _predicted(pipelines: Pipelines, task: str) -> str:
     """Return in words T* on 100 nodes as it follows from 16, 32 and 64, beside the measured one."""
     texts = []
@@ -192,9 +205,14 @@ def _steps(pipelines: Pipelines, task: str, name: str, nodes: int) -> float:
 
 def _line(points: Sequence[tuple[float, float]], at: float) -> float:
     """Return the least-squares line through points, at one place."""
-    x, y = (sum(values) / len(points) for values in zip(*points, strict=True))
-    slope = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
-    return y + slope * (at - x)
+    x, y = (fmean(values) for values in zip(*points, strict=True))
+    return y + _slope(points) * (at - x)
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of the least-squares line through points."""
+    x, y = (fmean(values) for values in zip(*points, strict=True))
+    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
 
 
 def _best_ratios(pipelines: Pipelines, task: str, nodes: int) -> list[float]:
@@ -223,7 +241,8 @@ def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
             if points:
                 lines.append(ChartLine(label, algo, points, variant))
         panels.append(ChartPanel(task, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True))
-    return chart(panels) if any(line.points for panel in panels for line in panel.lines) else None
+    whole = [any(len(line.points) >= len(FEW) for line in panel.lines) for panel in panels]
+    return chart(panels) if all(whole) else None
 
 
 def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
@@ -234,24 +253,21 @@ def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
         lines = []
         for name, (label, algo, variant) in [*DRAWN.items()][1:]:
             (cell,) = [cell for cell in cells(task, CURVED, algo) if cell.contender == name]
-            points = [(level, value) for level in LEVELS[task] if (value := _at_level(pipelines, cell, exact, level))]
-            lines.append(ChartLine(label, algo, points, variant))
+            lines.append(ChartLine(label, algo, over_levels(cell, exact, pipelines), variant))
         title, ratio_label = f"{task}, {CURVED} nodes", "steps over those of all-reduce"
         panels.append(ChartPanel(title, "test loss", ratio_label, lines, level=1.0))
-    return chart(panels) if any(line.points for panel in panels for line in panel.lines) else None
+    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
 def profile(pipelines: Pipelines) -> Figure | None:
     """Draw in which share of the settings each algorithm is within a factor of the soonest."""
-    known = [
-        scores
-        for task in TASKS
-        for nodes in (*FEW, *MANY)
-        for jitter in JITTERS
-        for overlap in (True, False)
-        if (scores := _seconds(pipelines, task, nodes, overlap, jitter))
-    ]
-    of_each = profiles(known)
+
+    def settings(task: str) -> list[Scores]:
+        cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter in JITTERS for overlap in (True, False))
+        return [scores for cell in cells if (scores := _seconds(pipelines, task, *cell))]
+
+    by_task = [settings(task) for task in TASKS]
+    of_each = profiles([scores for of_task in by_task for scores in of_task]) if all(by_task) else []
     return profile_figure(of_each) if of_each else None
 
 
@@ -264,19 +280,6 @@ def _seconds(pipelines: Pipelines, task: str, nodes: int, overlap: bool, jitter:
     times = {algo: [other.value for _, other in pairs] for algo, pairs in races.items()}
     times[ALL_REDUCE] = [exact.value for exact, _ in races["gossip"]]
     return {algo: math.exp(sum(map(math.log, values)) / len(values)) for algo, values in times.items()}
-
-
-def _at_level(pipelines: Pipelines, cell: Candidate, exact: Candidate, level: float) -> Estimate | None:
-    values, others = list[float](), list[float]()
-    for replicate in range(REPLICATES[-1]):
-        try:
-            curves = [losses_around(each, replicate, TARGETS[cell.task], pipelines.trials) for each in (cell, exact)]
-        except Missing:
-            break
-        if all(max(curve.values()) > level for curve in curves):
-            values.append(crossing(curves[0], level))
-            others.append(crossing(curves[1], level))
-    return ratio(values, others) if len(values) >= REPLICATES[0] else None
 
 
 def _known(pipelines: Pipelines, cell: Candidate, replicate: int) -> float | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+
+from matplotlib.figure import Figure
 
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, loss, seconds
+from studies.evidence.contrast import Contrast, Pipelines, loss, seconds
+from studies.evidence.levels import over_levels
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS, TARGETS
+from studies.evidence.tasks import STEPS, TARGETS, TASKS
 from studies.papers import CLAIMS
 from studies.papers.jin2016.learning import FEW, MANY, cells
+from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
 ALL_REDUCE, DPSGD = "sync", "dpsgd"
 P = 8
@@ -32,7 +37,7 @@ def per_sample(task: str) -> Cells:
     return {"after a quarter of the steps": after(STEPS[task] // 4), "after all steps": after(STEPS[task])}
 
 
-def behind_a_server(task: str) -> Cells:
+def behind_a_server(task: str, numbers: Sequence[int] = SERVED) -> Cells:
     """Compare the times to the target of a synchronous server and of D-PSGD, at 10 Mbit/s."""
 
     def on(nodes: int) -> list[Contrast]:
@@ -40,7 +45,20 @@ def behind_a_server(task: str) -> Cells:
         peers = seconds(_on(SLOW, cells(task, nodes, DPSGD)), TARGETS[task])
         return [Contrast("time", "10 Mbit/s: time to the target, server over D-PSGD", server, peers)]
 
-    return {f"{nodes} nodes": on(nodes) for nodes in SERVED}
+    return {f"{nodes} nodes": on(nodes) for nodes in numbers}
+
+
+def over_loss(pipelines: Pipelines) -> Figure | None:
+    """Draw the time of a server over that of D-PSGD at 10 Mbit/s, from early to late losses, a panel for each task."""
+    panels = []
+    for task in TASKS:
+        lines = []
+        for variant, nodes in enumerate(FEW):
+            (server,) = _on(f"{SLOW} cluster.collective=star", cells(task, nodes, ALL_REDUCE))
+            (peers,) = _on(SLOW, cells(task, nodes, DPSGD))
+            lines.append(ChartLine(f"p = {nodes}", DPSGD, over_levels(server, peers, pipelines, 0.0), variant))
+        panels.append(ChartPanel(f"{task}, 10 Mbit/s", "test loss", "times as fast as a server", lines))
+    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
 def elastic(task: str) -> Cells:
@@ -74,6 +92,12 @@ def _on(network: str, variants: Sequence[Candidate]) -> list[Candidate]:
     return [replace(cell, network=network) for cell in variants]
 
 
+SLOW_FEW = tuple(  # for the figure: the seconds of a step on few nodes
+    partial(contrast.need, CLAIMS["L3a"])
+    for task in TASKS
+    for group in behind_a_server(task, FEW).values()
+    for contrast in group
+)
 L1 = claim_over_conditions(CLAIMS["L1"], per_sample)
 L3A = claim_over_conditions(CLAIMS["L3a"], behind_a_server)
 L6 = claim_over_conditions(CLAIMS["L6"], elastic)

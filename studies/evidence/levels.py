@@ -1,0 +1,46 @@
+"""Follow a ratio of two contenders over the level of loss, from early to as deep as their pipelines go."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dsgd.report.interval import Estimate
+from studies.evidence.contrast import Pipelines, clock_of
+from studies.evidence.paired_t import REPLICATES, ratio
+from studies.evidence.pipeline import Candidate, Missing, all_of, crossing, losses_around
+from studies.evidence.tasks import TARGETS
+
+LEVELS = {"shapes": (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3), "fashion": (0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4)}
+
+Points = list[tuple[float, Estimate]]  # level, ratio
+
+
+def over_levels(first: Candidate, second: Candidate, pipelines: Pipelines, jitter: float | None = None) -> Points:
+    """Return the steps of the first contender over those of the second, at every level that enough replicates of both
+    begin above. jitter: of the gradient time, for the ratio of seconds in place of steps; all-reduce overlaps."""
+    points = Points()
+    for level in LEVELS[first.task]:
+        pairs = list[tuple[float, float]]()
+        for replicate in range(REPLICATES[-1]):
+            try:
+                pairs.append(_at(level, first, second, pipelines, replicate, jitter))
+            except (Missing, ValueError):  # a run is missing, or a curve begins below the level
+                break
+        if len(pairs) >= REPLICATES[0]:
+            values, others = zip(*pairs, strict=True)
+            points.append((level, ratio(values, others)))
+    return points
+
+
+def _at(
+    level: float, first: Candidate, second: Candidate, pipelines: Pipelines, replicate: int, jitter: float | None
+) -> tuple[float, float]:
+    """Return the steps, or the seconds, of both in a replicate. Raises Missing, and ValueError as `crossing` does."""
+
+    def length(cell: Candidate) -> float:
+        curve = losses_around(cell, replicate, TARGETS[cell.task], pipelines.trials)
+        step_s = 1.0 if jitter is None else pipelines.step_s(clock_of(cell, True, jitter, replicate))
+        return crossing(curve, level) * step_s
+
+    value, other = all_of(partial(length, cell) for cell in (first, second))
+    return value, other
