@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compose import composed
-from dsgd.runner.configuration import configure
-from dsgd.runner.values import ConfigError
 from tests.support.prefork import Prefork
 from tests.support.watched_run import LOCKSTEP, LONG, start
 
@@ -42,12 +39,3 @@ def test_a_killed_worker_ends_the_run_with_the_same_line(prefork: Prefork, tmp_p
     assert error.startswith("worker 1 has died after "), error
     assert error.endswith("; sync cannot go on without it")
     assert error in watched.run.err
-
-
-def test_a_wrong_choice_is_an_error_of_one_line() -> None:
-    for overrides, message in (
-        (["engine.collectives=mpi"], r"^engine.collectives must be one of own, torch, got 'mpi'$"),
-        ([TORCH, "engine.workers_per_gpu=2"], r"^engine.collectives must be own where workers_per_gpu = 2 share one"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            configure(composed(["engine=dist", *overrides]))

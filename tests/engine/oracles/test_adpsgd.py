@@ -55,9 +55,3 @@ def test_peers_of_a_graph_agree_with_a_numpy_loop(topology, peers: list[list[int
     """Those of node 0's side average with their neighbours, which are all on the other side."""
     s = Setting(gradient_s=UNEVEN, latency_s=0.0791, steps=20)
     assert_close(run(s, ADPSGD(topology, peers="topology")).xs[-1], reference.adpsgd(s, 1, among(s, peers)), 1e-10)
-
-
-def test_a_graph_that_is_not_bipartite_is_refused() -> None:
-    message = r"^peers=topology must have a bipartite graph, got topology=ring with nodes=5$"
-    with pytest.raises(ValueError, match=message):
-        ADPSGD(Ring().build(5, 0), peers="topology")

@@ -14,7 +14,7 @@ from dsgd.cluster import Cluster
 from dsgd.compression.codes import packed_size
 from dsgd.data import Quadratic
 from dsgd.streams import stream
-from dsgd.topology import Exponential, OnePeerExponential, Ring, Star, TopologyConfig, Torus
+from dsgd.topology import Ring, Star
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import Path, assert_close, run
 from tests.support.timing import timed
@@ -108,15 +108,6 @@ def test_warnings_name_the_limit_and_that_nothing_is_mixed() -> None:
     )
     assert "mixes nothing" in str(replace(ring, gamma=0.0).warning(8, 0.0))
     assert CHOCO(Ring().build(1, 0), gamma=5.0).warning(1, 0.0) is None
-
-
-@pytest.mark.parametrize("graph", [Exponential(), OnePeerExponential()])
-def test_a_graph_must_be_undirected_and_fixed(graph: TopologyConfig) -> None:
-    CHOCO(Torus().build(8, 0)).check(8, 0.1, 0.0)
-    topology = graph.build(8, 0)
-    text = f"^algo=choco needs an undirected topology that does not change, got topology={topology.name}$"
-    with pytest.raises(ValueError, match=text):
-        CHOCO(topology).check(8, 0.1, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,3 @@ def test_with_backup_workers_it_agrees_with_a_numpy_loop(setting: Setting, backu
 def of_tree_s(setting: Setting) -> float:
     """The time of an all-reduce of messages that cost latency alone: a tree has the fewest, one after the other."""
     return 2 * int(np.ceil(np.log2(setting.nodes))) * setting.latency_s
-
-
-def test_backups_and_overlap_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match=r"^overlap must be false with backups: .*, got true$"):
-        Sync(backups=1)

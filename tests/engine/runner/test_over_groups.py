@@ -167,16 +167,6 @@ def test_data_that_break_while_a_run_trains_are_a_line_on_every_rank(prefork: Pr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
-def test_what_cannot_run_over_process_groups_is_said_in_one_line() -> None:
-    for overrides, message in (
-        ([], "^engine=torch must be started by torchrun or srun.*torchrun --nproc-per-node=2"),
-        (["algo=gossip"], "^engine must be sim or dist with algo=gossip, got torch: its workers do not keep step"),
-        (["algo=easgd"], "^engine must be sim or dist with algo=easgd, got torch: its workers ask a parameter server"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            plan_run(composed(["nodes=2", "engine=torch", *overrides]), overrides)
-
-
 def test_a_key_that_engine_torch_does_not_serve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in LAUNCHED.items():
         monkeypatch.setenv(name, value)

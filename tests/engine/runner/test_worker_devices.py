@@ -104,11 +104,3 @@ def test_too_many_workers_to_share_the_gpus() -> None:
     assert worker_devices(EngineOptions(workers_per_gpu=2), 9, {}) == {rank: ["cpu"] for rank in range(9)}
     with pytest.raises(ConfigError, match=r"^engine\.gpus_per_node must be <= 0 \(4 GPUs, 9 workers here\), got 1$"):
         worker_devices(EngineOptions(gpus_per_node=1, workers_per_gpu=2), 9, {})
-
-
-def test_sharing_that_is_none() -> None:
-    shared = "gpus_per_node must be 1 or null where workers_per_gpu = 2 share one, got 2"
-    with pytest.raises(ValueError, match=r"^workers_per_gpu must be >= 1, got 0$"):
-        EngineOptions(workers_per_gpu=0)
-    with pytest.raises(ValueError, match=f"^{shared}$"):
-        EngineOptions(workers_per_gpu=2, gpus_per_node=2)

@@ -15,13 +15,10 @@ from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.downpour import Downpour, ParameterServer
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD, Centre
-from dsgd.cli.compose import composed
 from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.machine import Machine
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
-from dsgd.runner.plan import plan_run
-from dsgd.runner.values import ConfigError
 from dsgd.topology import Ring, Topology
 from dsgd.worker import Algorithm, Worker
 from tests.support.cases import WAITING, prepared
@@ -45,8 +42,7 @@ def drifts(experiment: Experiment) -> list[float | None]:
 
 @pytest.mark.parametrize("algo", [*WAITING, "compressed", "diloco", "sparta"])
 def test_what_an_algorithm_conserves_drifts_by_rounding_alone(algo: str) -> None:
-    """However slow the network and whoever is ahead, with messages under way at every mark. Gossip has no law,
-    and an outer optimiser moves the mean. Watching changes nothing else, and costs nothing unless asked for."""
+    """However slow the network, with messages under way at every mark. Watching changes nothing else."""
     watched = conserving(f"algo={algo}", "budget.steps=30")
     off = Simulation(dataclasses.replace(watched, eval=dataclasses.replace(watched.eval, conservation=False)))
     assert type(off.machine) is Machine
@@ -174,10 +170,3 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_drift(algo: str) -> N
     resumed = Simulation(experiment)
     restore(resumed, torch.load(file))
     assert [*before, *resumed.run()] == whole
-
-
-def test_it_needs_gradients_and_a_simulation() -> None:
-    with pytest.raises(ValueError, match=r"^eval\.conservation must be false with engine\.gradients=none, got true$"):
-        prepared("experiment=quadratic", "engine.gradients=none", "eval.conservation=true")
-    with pytest.raises(ConfigError, match=r"^eval\.conservation must be false with engine=dist, got true$"):
-        plan_run(composed(["experiment=quadratic", "engine=dist", "eval.conservation=true"]), [])

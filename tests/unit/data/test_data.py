@@ -99,29 +99,6 @@ def test_batches_are_a_pure_function_of_rank_and_step(config: DataConfig):
     assert not torch.equal(batches[0, 0][-1], load(config, seed=4).batch(0, 0)[-1])
 
 
-@each_row(
-    ("cls", "fields", "message"),
-    [
-        (Shapes, {"resolution": 4}, "resolution must be in [8, 1024], got 4"),
-        (Shapes, {"noise": float("nan")}, "noise must be in [0, 1], got nan"),
-        (Cifar, {"classes": 20}, "classes must be 10 or 100, got 20"),
-        (Idx, {"collection": "cifar"}, "collection must be one of fashion_mnist, mnist, kmnist, emnist, got 'cifar'"),
-        (Idx, {"subset": "letters"}, "subset must be null with collection=fashion_mnist, got 'letters'"),
-        (
-            Idx,
-            {"collection": "emnist", "subset": "all"},
-            "subset must be one of balanced, byclass, bymerge, digits, letters, mnist, got 'all'",
-        ),
-        (Quadratic, {"condition": 0.5}, "condition must be in [1, 1e+300], got 0.5"),
-    ],
-)
-def test_fields_outside_their_range_are_refused(cls: type, fields: dict[str, Any], message: str):
-    """One line: key, rule, value."""
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the whole text is compared
-        cls(**fields)
-    assert str(error.value) == message
-
-
 def test_a_batch_larger_than_a_workers_share_is_refused(config: DataConfig):
     """Before anything is loaded, naming the share; the quadratic has one sample a worker."""
     with pytest.raises(

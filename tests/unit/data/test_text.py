@@ -91,11 +91,6 @@ def test_accuracies_are_shares_of_all_bytes():
     assert measured.loss == pytest.approx(loss, rel=1e-12)
 
 
-def test_a_context_without_a_byte_is_refused():
-    with pytest.raises(ValueError, match=r"^context must be in \[1, 65536\], got 0$"):
-        Text(context=0)
-
-
 def test_files_without_a_window_are_refused_before_work(tmp_path: Path):
     """Empty, too short for the context, or of both parts' 2 bytes only one."""
     path = tmp_path / "text"

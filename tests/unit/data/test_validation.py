@@ -66,23 +66,3 @@ def test_what_is_held_out_is_evaluated_and_not_trained_on(config: Any) -> None:
     assert rows(held_out).isdisjoint(rows(trained(chosen)))
     assert torch.equal(trained(chosen), trained(reported))
     assert len(evaluated(reported)) == len(evaluated(config()))
-
-
-@each_row(
-    ("options", "line"),
-    [
-        ({"validation": 1.0}, "validation must be in [0, 1), got 1.0"),
-        ({"validation": -0.1}, "validation must be in [0, 1), got -0.1"),
-        ({"evaluate": "validation"}, "evaluate must be test with data.validation=0, got validation"),
-        ({"evaluate": "train", "validation": 0.1}, "evaluate must be one of test, validation, got 'train'"),
-    ],
-)
-def test_what_cannot_be_held_out_is_refused(options: dict[str, object], line: str) -> None:
-    with pytest.raises(ValueError, match=line.replace("[", r"\[").replace(")", r"\)")):
-        Digits(**options)  # pyright: ignore[reportArgumentType]
-
-
-@each_row("share", [1e-9, 0.9999])
-def test_both_parts_must_have_a_sample(share: float) -> None:
-    with pytest.raises(ValueError, match=r"data\.validation must hold out at least one of 1437 training samples"):
-        Digits(validation=share).check(1, 1)

@@ -32,12 +32,6 @@ def test_ranks_are_spread_evenly(workers: int | str, of: int, ranks: list[int]) 
     assert evaluated_workers(Evaluation(workers=workers), of, everybody=True) == list(range(of))
 
 
-@each_row("workers", [0, -1, "some"])
-def test_any_other_choice_of_workers_is_refused(workers: int | str) -> None:
-    with pytest.raises(ValueError, match=r"^workers must be all, none or a number >= 1, got "):
-        Evaluation(workers=workers)
-
-
 def of_all_pairs(xs: list[torch.Tensor]) -> torch.Tensor:
     """The definition, |x_i - x_j| for all i < j in ascending order, without a matrix product."""
     rows = torch.stack(xs).double()

@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from dsgd.cli.compose import composed
 from dsgd.data.in_memory import QuadraticData
 from dsgd.data.protocols import evaluation_batches
 from dsgd.problem.evaluation import FOLD_FIELDS, FOLDS, check_folds, evaluate_folds
 from dsgd.problem.problem import build_problem
-from dsgd.runner.plan import plan_run
-from dsgd.runner.values import ConfigError
 from tests.support.command import call, marks, summary
 from tests.support.each_row import each_row
 from tests.support.simulate import experiment, simulate
@@ -73,9 +70,7 @@ def test_there_are_none_without_gradients_and_of_a_run_that_diverged() -> None:
         assert [found[field] for field in FOLD_FIELDS] == [None, None]
 
 
-def test_it_needs_a_simulation_and_a_test_set_of_equal_parts() -> None:
-    with pytest.raises(ConfigError, match=r"^eval\.test_folds must be false with engine=dist, got true$"):
-        plan_run(composed([*RUN, "engine=dist", "eval.test_folds=true"]), [])
+def test_it_needs_a_test_set_of_equal_parts() -> None:
     with pytest.raises(
         ValueError, match=r"^eval\.test_folds must be false unless 100 divides the test samples, got 150 "
     ):

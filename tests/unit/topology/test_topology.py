@@ -206,7 +206,6 @@ def test_push_sum_contracts_by_the_gap_in_the_long_run():
 @each_row(
     ("build", "text"),
     [
-        (lambda: Torus().build(7, 0), "topology=torus needs nodes = rows x columns, both >= 2, got nodes=7"),
         (
             lambda: irregular().check_doubly_stochastic("a"),
             "algo=a needs a topology with rows and columns that sum to 1, got irregular, where node 3 takes in more",
