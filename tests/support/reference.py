@@ -370,12 +370,7 @@ class Clock:
             self.start(process)
 
 
-def easgd(
-    s: Setting,
-    tau: int,
-    alpha: Callable[[float], float],
-    delta: float | None = None,
-) -> tuple[Array, Array]:
+def easgd(s: Setting, tau: int, alpha: Callable[[float], float], delta: float | None = None) -> tuple[Array, Array]:
     """alpha: the moving rate as a function of the learning rate. delta: the momentum of EAMSGD."""
     xs, c, clock = s.xs(), s.c(), Clock(s)
 

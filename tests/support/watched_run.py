@@ -48,19 +48,7 @@ EXACT = LOCKSTEP | {  # go on exactly where they were
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "noloco": ("algo=noloco", "algo.tau=4"),
 }
-CYCLE = {
-    "sync": 1,
-    "dpsgd": 1,
-    "compressed": 1,
-    "corrected": 1,
-    "delayfree": 6,
-    "localsgd": 1,
-    "diloco": 12,
-    "streaming": 12,
-    "noloco": 1,
-    "sgp": 1,
-    "easgd in turn": 1,
-}  # samples of three workers, for `results`
+CYCLE = dict.fromkeys(EXACT, 1) | {"delayfree": 6, "diloco": 12, "streaming": 12}  # samples of three workers
 ALGORITHMS = {**FREE_RUNNING, **EXACT}
 
 

@@ -84,8 +84,7 @@ def test_the_test_of_the_algorithm_passes() -> None:
 
 
 def test_the_notebook_prints_what_its_committed_outputs_show(tmp_path: Path) -> None:
-    """Its code cells, one after the other in a fresh interpreter; it draws its figure. No output is of one machine: the
-    lines of progress are left out, and the figure is not compared."""
+    """Its code cells, one after the other in a fresh interpreter; the figure is not compared."""
     cells = json.loads((EXAMPLES / "first_run.ipynb").read_text())["cells"]
     cells = [cell for cell in cells if cell["cell_type"] == "code"]
     ends = "print('end of cell')"

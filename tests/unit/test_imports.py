@@ -34,18 +34,7 @@ WANTED = {
     "problem": {"data", "experiment", "optim", "streams"},
     "gradients": {"data", "experiment", "host", "problem", "streams"},
     "record": {"host"},
-    "runner": {
-        "checks",
-        "data",
-        "engines.rules",
-        "experiment",
-        "gradients",
-        "host",
-        "models",
-        "optim",
-        "problem",
-        "record",
-    }
+    "runner": {"checks", "data", "engines.rules", "experiment", "gradients", "host", "models", "optim", "problem"}
     | {"record", "topology", "worker"},
     "engines.rules": {"crossing", "experiment", "optim", "problem", "worker"},
     "engines.sim": {"cluster", "data", "engines.rules", "experiment", "gradients", "host", "optim", "problem", "record"}
@@ -65,15 +54,9 @@ WANTED = {
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {
-    "dsgd.checks",
-    "dsgd.worker",
-    "dsgd.topology",
-    "dsgd.streams",
-    "torch",
-    "dsgd.compression",
-    "dsgd.compression.low_rank",
-    "dsgd.compression.few_bits",
-}
+    "dsgd.checks", "dsgd.worker", "dsgd.topology", "dsgd.streams", "torch", "dsgd.compression",
+    "dsgd.compression.low_rank", "dsgd.compression.few_bits",
+}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

@@ -253,8 +253,7 @@ def test_bytes_never_exceed_time_times_bandwidth(
 
 @each_plain
 def test_bytes_are_those_of_whole_vectors(case: tuple[str, ...]) -> None:
-    """A message is as large as the model unless it is given: d numbers of 8 or 4 bytes; and all nodes together send at
-    most what they would if all were as busy as the busiest."""
+    """A message is as large as the model unless given: d numbers of 8 or 4 bytes. None sends more than the busiest."""
     cluster = dataclasses.replace(IDEAL, message_bytes=None)
     double = sent(case, 20, P, cluster)
     single = sent(case, 20, P, cluster, "precision=fp32")

@@ -49,8 +49,7 @@ ADAGRAD = "downpour algo.server_optimizer=adagrad"
 
 @pytest.mark.parametrize("algo", [*WAITING, ADAGRAD])
 def test_the_first_loss_beyond_the_limit_ends_the_run(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No earlier loss was beyond it, nobody makes a step from the gradient, and the mark at the end is of that
-    moment."""
+    """Nobody makes a step from the gradient, and the mark at the end is of that moment."""
     rate = "optimizer.lr=1e6" if algo == ADAGRAD else DIVERGES  # whose steps do not grow
     experiment = prepared(*QUADRATIC, rate, *f"algo={algo}".split())
     limit = limit_of_batch(experiment, build_problem(experiment))

@@ -18,35 +18,16 @@ from dsgd.streams import stream
 from tests.support.cases import ALGORITHMS, CASES, PLAIN, described, prepared
 
 QUADRATIC = (
-    "experiment=quadratic",
-    "nodes=4",
-    "seed=3",
-    "optimizer.lr=0.05",
-    "budget.steps=20",
-    "eval.every_steps=3",
-    "eval.every_time_s=0.07",
-    "cluster.message_bytes=1e6",
-    "cluster.jitter=0.3",
-    "cluster.slow_nodes={1: 4.0}",
+    "experiment=quadratic", "nodes=4", "seed=3", "optimizer.lr=0.05", "budget.steps=20", "eval.every_steps=3",
+    "eval.every_time_s=0.07", "cluster.message_bytes=1e6", "cluster.jitter=0.3", "cluster.slow_nodes={1: 4.0}",
     "cluster.stalls=[{every_s: 0.2, duration_s: 0.05}]",
-)
+)  # fmt: skip
 IMAGES = (
-    "model=resnet8",
-    "model.width=4",
-    "nodes=3",
-    "batch_size=4",
-    "optimizer.momentum=0.9",
-    "optimizer.nesterov=true",
-    "optimizer.weight_decay=1e-3",
-    "budget.epochs=null",
-    "budget.steps=5",
-    "eval.every_epochs=null",
-    "eval.every_steps=2",
-    "eval.train_samples=32",
-    "cluster.message_bytes=1e6",
-    "cluster.jitter=0.3",
+    "model=resnet8", "model.width=4", "nodes=3", "batch_size=4", "optimizer.momentum=0.9", "optimizer.nesterov=true",
+    "optimizer.weight_decay=1e-3", "budget.epochs=null", "budget.steps=5", "eval.every_epochs=null",
+    "eval.every_steps=2", "eval.train_samples=32", "cluster.message_bytes=1e6", "cluster.jitter=0.3",
     "cluster.slow_nodes={1: 3.0}",
-)
+)  # fmt: skip
 
 Marks = list[dict[str, Any]]
 State = dict[str, Any]
@@ -122,8 +103,7 @@ LOSSY = ("cluster.loss=0.2", "cluster.retransmit_s=0.03", "cluster.collective=ri
 
 @pytest.mark.parametrize("case", CASES, ids=described)
 def test_after_any_events_of_a_noisy_quadratic(case: tuple[str, ...]) -> None:
-    """With jitter, pauses, a slow node and messages as long as gradients; stopped twice, the algorithms as they are
-    after the first and the last event, too. Every third loses messages: what waits to be sent again is stored."""
+    """Stopped twice; every third loses messages: what waits to be sent again is stored."""
     index = CASES.index(case)
     lossy = LOSSY if index % 3 == 1 else ()
     experiment = prepared(*QUADRATIC, *lossy, f"algo={case[0]}", *case[1:])

@@ -29,20 +29,12 @@ QUADRATIC = (
     "cluster.jitter=0.3",
 )
 DIGITS = (
-    f"nodes={NODES}",
-    "batch_size=16",
-    "engine.gradients=none",
-    "cluster.jitter=0.2",
-    "cluster.slow_nodes={2: 2.5}",
-)
+    f"nodes={NODES}", "batch_size=16", "engine.gradients=none", "cluster.jitter=0.2", "cluster.slow_nodes={2: 2.5}",
+)  # fmt: skip
 MEASURED = {
-    "train_loss",
-    "test_loss",
-    "test_loss_deviation",
-    "consensus_distance",
-    "pairwise_distance_median",
+    "train_loss", "test_loss", "test_loss_deviation", "consensus_distance", "pairwise_distance_median",
     "discrepancy",
-}
+}  # fmt: skip
 
 each_plain = pytest.mark.parametrize("case", PLAIN, ids=described)
 each_algorithm = pytest.mark.parametrize("algo", ALGORITHMS)
@@ -70,8 +62,7 @@ def assert_same_vectors(one: Simulation, other: Simulation) -> None:
 
 @each_plain
 def test_the_same_experiment_is_the_same_run_whatever_is_evaluated(case: tuple[str, ...]) -> None:
-    """Marks, summary and vectors, bit for bit. Evaluating takes no virtual time and changes no vector, and without
-    gradients all but what they make is the same; another seed makes another run."""
+    """Bit for bit: evaluating takes no virtual time and changes no vector. Another seed makes another run."""
     often = Evaluation(every_samples=3, every_time_s=0.02)
     marks, one = run(dataclasses.replace(quadratic(case), eval=often))
     again, other = run(one.experiment)
@@ -90,11 +81,9 @@ def test_the_same_experiment_is_the_same_run_whatever_is_evaluated(case: tuple[s
 
 @each_plain
 def test_a_mark_sees_every_vector_as_it_is_at_its_time(case: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What happened by then is in it, all events of its very moment included, and nothing later. Losses and distances
-    are those of the vectors at that time. Marks begin at the start, end at the end, and only go forward.
+    """What happened by then is in it, all events of its very moment included, and nothing later.
 
-    The point of a gradient stays as it is until the gradient is there: an engine may take the gradient at any time in
-    between, and does not copy the point."""
+    The point of a gradient stays as it is until the gradient is there: an engine does not copy it."""
     points: dict[PendingGradient, Tensor] = {}
     begin, finish = Machine._begin_gradient, Machine._finish_gradient
 
@@ -155,8 +144,7 @@ def test_a_mark_sees_every_vector_as_it_is_at_its_time(case: tuple[str, ...], mo
 
 @pytest.mark.parametrize(("algo", "interval"), [*zip(WAITING, cycle((6, 1, 13)))])
 def test_marks_of_samples_come_at_the_first_moment_that_has_them(algo: str, interval: int) -> None:
-    """One mark when a multiple of the interval is reached, after all events of that moment. Reconstructed here from
-    when each sample was counted."""
+    """One mark when a multiple of the interval is reached, after all events of that moment."""
     experiment = dataclasses.replace(quadratic((algo,)), eval=Evaluation(every_samples=interval), gradients="none")
     simulation = Simulation(experiment)
     machine = simulation.machine
@@ -242,8 +230,7 @@ def test_a_budget_is_used_up_in_whole_steps_and_never_exceeded(algo: str, index:
 
 @pytest.mark.parametrize("case", PLAIN + CASES[len(PLAIN) :: 3], ids=described)
 def test_a_bad_network_costs_lock_step_time_alone_and_loses_nothing_conserved(case: tuple[str, ...]) -> None:
-    """Slow nodes, heavy jitter, pauses, slow ports, a server slower than all, lost messages, and one worker that stops
-    for long: the run ends, and methods in lock-step have the parameters of a run on the plain network, bit for bit."""
+    """Methods in lock-step have the parameters of a run on the plain network, bit for bit."""
     watched = quadratic(case, "eval.conservation=true")
     cluster = dataclasses.replace(
         watched.cluster,

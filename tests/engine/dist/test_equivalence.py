@@ -29,19 +29,10 @@ STALENESS = ("staleness_mean", "staleness_max")
 QUADRATIC = ("experiment=quadratic", "optimizer.lr=0.05")
 PATIENT = ("engine=dist", "engine.patience_s=60")  # nobody is left out, however busy the machine is
 DIGITS = (
-    "precision=fp64",
-    "model=resnet8",
-    "model.width=4",
-    "data=digits",
-    "batch_size=4",
-    "nodes=2",
-    "budget.steps=5",
-    "eval.every_epochs=null",
-    "eval.train_samples=32",
-    "optimizer.momentum=0.9",
-    "optimizer.nesterov=true",
+    "precision=fp64", "model=resnet8", "model.width=4", "data=digits", "batch_size=4", "nodes=2", "budget.steps=5",
+    "eval.every_epochs=null", "eval.train_samples=32", "optimizer.momentum=0.9", "optimizer.nesterov=true",
     "optimizer.weight_decay=0.01",
-)
+)  # fmt: skip
 LOCKSTEP: dict[str, tuple[str, ...]] = {
     "dpsgd": ("dpsgd",),
     "delayfree": ("delayfree", "algo.tau=4"),
@@ -166,8 +157,7 @@ def test_a_directed_graph_that_varies_mixes_the_same_vectors(prefork: Prefork, t
 
 
 def test_late_gradients_are_dropped_and_their_worker_takes_part_again(prefork: Prefork, tmp_path: Path) -> None:
-    """Of three workers with one backup, the third is late with its first gradient for ten steps, which are of the other
-    two; then the second is late for ever, and the rest of the steps are of the first and the third."""
+    """Of three workers with one backup, first the third is late for ten steps, then the second for ever."""
     s = Setting(nodes=3, steps=25, lr=0.05, momentum=0.8, seed=0, data=Quadratic(dim=20))
     options = (*QUADRATIC, "nodes=3", "budget.steps=25", "optimizer.momentum=0.8")
     data = ("data._target_=tests.support.slow_gradients.Handover", f"+data.skip_file='{tmp_path / 'turn'}'")

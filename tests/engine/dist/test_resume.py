@@ -68,8 +68,7 @@ def goes_on_exactly(prefork: Prefork, folder: Path, algo: tuple[str, ...], cycle
 
 
 def test_a_free_running_run_goes_on_and_keeps_its_budget(prefork: Prefork, tmp_path: Path) -> None:
-    """A worker counts its own steps at once, so nobody makes more steps than the whole budget has; how many more all
-    make together depends on how late they hear of each other."""
+    """Nobody makes more steps than the whole budget has; how many more all make together is a matter of time."""
     watched = start(prefork, tmp_path / "run", *MOMENTUM, "nodes=3", BUDGET)
     watched.wait_for_marks()
     saved = interrupted(watched)

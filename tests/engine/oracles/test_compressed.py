@@ -182,13 +182,8 @@ def test_codes_go_to_everybody_and_coding_takes_its_time(code: str) -> None:
 
 def test_a_run_for_its_times_alone_takes_the_time_of_both_factors() -> None:
     words = (
-        "algo=compressed",
-        "nodes=4",
-        "model=mlp",
-        "budget.epochs=null",
-        "budget.steps=3",
-        "cluster.gradient_s=0.01",
-    )
+        "algo=compressed", "nodes=4", "model=mlp", "budget.epochs=null", "budget.steps=3", "cluster.gradient_s=0.01",
+    )  # fmt: skip
     runs = [
         Simulation(prepared(*words, "eval.every_epochs=null", f"engine.gradients={kind}")) for kind in ("loop", "none")
     ]

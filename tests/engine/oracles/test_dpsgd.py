@@ -9,16 +9,7 @@ import pytest
 
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.cluster import Cluster
-from dsgd.topology import (
-    Complete,
-    Exponential,
-    Hypercube,
-    OnePeerExponential,
-    Ring,
-    Star,
-    TopologyConfig,
-    Torus,
-)
+from dsgd.topology import Complete, Exponential, Hypercube, OnePeerExponential, Ring, Star, TopologyConfig, Torus
 from tests.support import reference
 from tests.support.reference import Array, Setting
 from tests.support.simulated import Path, assert_close, run

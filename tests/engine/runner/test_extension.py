@@ -12,14 +12,9 @@ from dsgd.record.writer import Record
 from tests.support.command import Result, call, marks, summary
 
 RUN = [
-    "cluster.gradient_s=0.01",
-    "cluster.jitter=0.2",
-    "nodes=4",
-    "batch_size=4",
-    "model.hidden=[4]",
-    "optimizer.momentum=0.5",
-    "engine=sim",
-]
+    "cluster.gradient_s=0.01", "cluster.jitter=0.2", "nodes=4", "batch_size=4", "model.hidden=[4]",
+    "optimizer.momentum=0.5", "engine=sim",
+]  # fmt: skip
 KEPT = "engine.keep_checkpoint=true"
 
 

@@ -19,16 +19,7 @@ from dsgd.algorithms.sync import Sync
 from dsgd.cluster import COLLECTIVES, Cluster
 from dsgd.engines.rules.step_rules import bucket_count
 from dsgd.experiment import Budget
-from dsgd.topology import (
-    Complete,
-    Exponential,
-    Hypercube,
-    OnePeerExponential,
-    Ring,
-    Star,
-    TopologyConfig,
-    Torus,
-)
+from dsgd.topology import Complete, Exponential, Hypercube, OnePeerExponential, Ring, Star, TopologyConfig, Torus
 from dsgd.worker import Algorithm, Worker
 from tests.engine.sim.conftest import Close
 from tests.support.timing import step_times, timed

@@ -50,8 +50,7 @@ def modelled(cluster: Cluster) -> Cluster:
 def test_equal_nodes_take_what_the_cost_model_says(
     close: Close, name: str, data: st.DataObject, p: int, algo: Algorithm
 ) -> None:
-    """Time, and the bytes of every node. Where surplus nodes are folded in, others need not wait for that, and their
-    messages may meet a surplus node's vector."""
+    """Time, and the bytes of every node. Of surplus nodes that are folded in, messages may meet others."""
     chunks = data.draw(st.sampled_from([1, 4])) if name == "ring" else 1  # in others two messages may leave together
     cluster = data.draw(clusters(collective=name, chunks_per_message=chunks))
     found, expected = timed(algo, cluster, p, 6), timed(algo, modelled(cluster), p, 6)

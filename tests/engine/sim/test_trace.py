@@ -16,14 +16,9 @@ from dsgd.engines.sim.simulation import Simulation
 from tests.support.cases import WAITING, prepared
 
 OPTIONS = (
-    "experiment=quadratic",
-    "nodes=4",
-    "budget.steps=12",
-    "cluster.message_bytes=1e6",
-    "cluster.jitter=0.3",
-    "cluster.slow_nodes={1: 3.0}",
-    "trace=true",
-)
+    "experiment=quadratic", "nodes=4", "budget.steps=12", "cluster.message_bytes=1e6", "cluster.jitter=0.3",
+    "cluster.slow_nodes={1: 3.0}", "trace=true",
+)  # fmt: skip
 
 
 def read(path: Path) -> tuple[dict[int, str], dict[int, list[dict[str, Any]]]]:
@@ -47,8 +42,7 @@ def run(case: tuple[str, ...], until: int | None = None, **fields: Any) -> tuple
 
 @pytest.mark.parametrize("algo", WAITING)
 def test_every_row_is_filled_by_disjoint_spans(algo: str, tmp_path: Path) -> None:
-    """One row per worker and server; it computes, communicates or waits, one at a time, from the start to the end; and
-    what it computes is what is not idle. A trace changes nothing else."""
+    """Of computing, communicating and waiting, from the start to the end. A trace changes nothing else."""
     marks, simulation = run((algo,))
     plain_marks, plain = run((algo,), trace=False)
     assert marks == plain_marks

@@ -134,6 +134,5 @@ def by_samples(marks: Sequence[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def test_a_loop_of_the_users_is_the_simulators_run_and_resumes_exactly(tmp_path: Path) -> None:
-    """In double precision, with local momentum, in two processes; x, the output model, and the state after half. One
-    method for each kind of communication; tests/system/torch has all of them."""
+    """One method for each kind of communication; tests/system/torch has all of them."""
     check(tmp_path, ("sync", "diloco", "delayfree", "sgp, overlap", "choco, code"), nodes=2)

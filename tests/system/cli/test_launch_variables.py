@@ -9,16 +9,10 @@ import pytest
 from tests.support.command import shell, summary
 
 SHELL = {  # of srun --pty bash
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NODELIST": "n1",
-    "SLURM_JOB_NODELIST": "n1",
-    "SLURM_NTASKS": "1",
-    "SLURM_STEP_NUM_TASKS": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_JOB_NODELIST": "n1",
+    "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
     "SLURM_PTY_PORT": "40107",
-}
+}  # fmt: skip
 CONTAINER = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "trainer-0.example", "MASTER_PORT": "23456"}
 RUN = "dsgd-run experiment=quadratic nodes=2 budget.steps=20"
 

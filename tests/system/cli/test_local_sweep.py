@@ -47,8 +47,7 @@ def sweep_of(folder: Path, at_once: int, *kinds: str) -> LocalSweep:
 
 
 def test_what_takes_longest_is_started_first_once_that_is_known(tmp_path: Path) -> None:
-    """Jobs that differ only in their seed take about as long; so long as one of each has not begun, the order is that
-    of the command line."""
+    """So long as one of each kind has not begun, the order is that of the command line."""
     go_on = tmp_path / "go_on"
 
     def long() -> str:

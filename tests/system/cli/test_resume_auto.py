@@ -13,13 +13,9 @@ from tests.support.command import call, summary
 
 SMALL = ("experiment=quadratic", "engine=sim", "nodes=4", "budget.steps=30", "eval.every_steps=10")
 STEP = {  # what srun says to its only task
-    "SLURM_JOB_ID": "17",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NODELIST": "n7",
-    "SLURM_NTASKS": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-}
+    "SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n7", "SLURM_NTASKS": "1",
+    "SLURM_PROCID": "0", "SLURM_LOCALID": "0",
+}  # fmt: skip
 
 
 def test_it_begins_once_and_has_nothing_to_do_then(tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ def undisturbed(prefork: Prefork, folder: Path, line: str) -> Record:
 def test_a_preempted_job_goes_on_by_itself_as_if_nothing_had_been(
     slurm: Slurm, prefork: Prefork, tmp_path: Path
 ) -> None:
-    """A job with two steps has to give its hosts to one of higher priority, and is started again by SLURM. It has
-    SIGUSR1 first and SIGTERM at once after it."""
+    """It gives its hosts to one of higher priority: SIGUSR1, SIGTERM at once after it, and a new start."""
     skip_file = tmp_path / "skip_pauses"
     lines = {
         algo: f"{SLOW} algo={algo} {MOMENTUM} nodes=2 {BUDGET} +data.step_s=0.04 +data.skip_file={skip_file}"

@@ -68,8 +68,7 @@ def login(slurm: Slurm, tmp_path: Path) -> Login:
 
 
 def test_a_sweep_from_submission_to_its_figure(login: Login) -> None:
-    """Two algorithms, two numbers of workers, in real processes; then another seed. In a folder with letters of all
-    kinds, and on a cluster without sacct."""
+    """In real processes; then another seed. In a folder with letters of all kinds, without sacct."""
     grid = f"submit algo=sync,gossip nodes=1,2 seed=1 engine=dist {QUADRATIC} slurm.partition=low"
     said = login.sweep(grid)
     assert "2 points, each 1 task on 1 machine\n" in said

@@ -121,8 +121,7 @@ def test_an_interpolation_is_resolved_by_each_job(tmp_path: Path) -> None:
 
 
 def test_each_job_is_what_hydra_composes_for_it() -> None:
-    """Files are composed once for all jobs that choose the same ones, and values set on a copy: nothing of one job may
-    be left in the next."""
+    """Files are composed once for all jobs that choose the same: nothing of one job is left in the next."""
     tree = ConfigTree()
     sweep = ["algo=sync,gossip", "nodes=2,4", "experiment=slow_network", "~target.accuracy"]
     sweep += ["+cluster.slow_nodes={1: 2.0},{0: 3.0}", "model=resnet8", "hydra.sweep.dir=x"]

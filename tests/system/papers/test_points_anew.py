@@ -59,8 +59,7 @@ def engine_of(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize("paper", ARCHIVES, ids=lambda path: path.name)
 def test_a_logged_run_made_again_is_the_same(tmp_path: Path, paper: Path) -> None:
-    """Gradients are computed as they were, or by `auto` where the package has the recorded evaluator no more: others
-    have other last bits, of which training makes more."""
+    """Gradients are computed as they were, or by `auto` where the package has the evaluator no more."""
     before = sample(paper)
     given = yaml.safe_dump({**LATER, **before.config, "engine": engine_of(before)})
     line = [sys.executable, "-c", PROGRAM, str(tmp_path / "run")]

@@ -19,8 +19,7 @@ from tests.unit.problem.test_precision import distance, gradient
 @inductor.patch({"compile_threads": 1})  # others would be processes that import torch once more
 @pytest.mark.filterwarnings("ignore")  # what the compiler has to say of itself
 def test_a_compiled_module_gives_the_same_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By both engines, at other points and with other statistics than when it was compiled. Without a compiler there is
-    one line."""
+    """By both engines, at other points than when it was compiled. Without a compiler there is one line."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     line = ["nodes=2", "batch_size=6", "compile=true"]
     of = experiment(*line, "model.hidden=[8]")

@@ -54,8 +54,7 @@ def test_the_options_are_those_of_the_list() -> None:
 
 @pytest.mark.parametrize("group", ["algo", "data", "topology"])
 def test_the_defaults_of_a_class_are_those_of_its_file(group: str) -> None:
-    """`dsgd.torch.distribute` makes algorithms and topologies of their classes, without the files. Of a class of data
-    there may be several files."""
+    """`dsgd.torch.distribute` makes algorithms and topologies of their classes, without the files."""
     for path in sorted((CONF / group).glob("*.yaml")):
         values = choice(group, path.stem)
         cls = locate(values.pop("_target_"), group)

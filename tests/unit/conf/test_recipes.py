@@ -46,8 +46,7 @@ def write_data(folder: Path) -> dict[str, str]:
 
 @each_row("name", RECIPES)
 def test_the_rate_is_the_published_one_at_every_epoch_boundary(name: str, data: dict[str, str]) -> None:
-    """Before the first epoch, after each, and after the last; just before a boundary it is still the one before, but
-    while it rises."""
+    """Before the first epoch, after each, and just before a boundary, where it is still the one before."""
     of = experiment(f"experiment={name}", data[name.rpartition("_")[2]], "batch_size=1", *FEWER.get(name, []))
     rates = RECIPES[name][1]
     assert of.budget.epochs == len(rates) - 1

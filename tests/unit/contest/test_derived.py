@@ -12,13 +12,9 @@ from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import time_to_target_s
 
 LINE = (
-    "nodes=4",
-    "budget.epochs=4",
-    "eval.every_epochs=0.5",
-    "target.accuracy=0.7",
-    "seed=3",
+    "nodes=4", "budget.epochs=4", "eval.every_epochs=0.5", "target.accuracy=0.7", "seed=3",
     "cluster.gradient_s=0.01",
-)
+)  # fmt: skip
 SLOW = ("cluster.bandwidth=1e6", "cluster.slow_nodes={1: 4.0}", "cluster.jitter=0.2")
 
 

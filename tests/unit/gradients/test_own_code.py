@@ -68,8 +68,7 @@ def assert_same(found: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("name", SAME)
 def test_a_run_is_a_plain_loop_of_torch(name: str) -> None:
-    """Simulated, and as one of four real workers, whose gradients are divided after all hooks and reduced as soon as
-    they are complete: parameters, and every buffer. A line says why it is the loop."""
+    """Simulated, and as one of four real workers: parameters, and every buffer. A line says why."""
     simulation = simulate(*line(name, "engine.gradients=auto")).simulation
     [node] = simulation.machine.nodes
     problem, (gradients, end) = simulation.problem, by_torch(name)

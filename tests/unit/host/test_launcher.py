@@ -8,15 +8,9 @@ from dsgd.host.launcher import PORTS, advice, ends_of, launch, legible
 from tests.support.each_row import each_row
 
 TORCHRUN = {
-    "RANK": "2",
-    "WORLD_SIZE": "4",
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "h1",
-    "MASTER_PORT": "29500",
-    "TORCHELASTIC_RUN_ID": "none",
-    "TORCHELASTIC_RESTART_COUNT": "0",
-    "TORCHELASTIC_USE_AGENT_STORE": "False",
-}
+    "RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "h1", "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
+}  # fmt: skip
 BY_HAND = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
 BATCH = {  # what a batch script sees
     "SLURM_JOB_ID": "200505",

@@ -64,8 +64,7 @@ def test_a_row_has_its_seeds_interval_and_median_the_first_on_top():
 
 
 def test_who_misses_the_target_has_an_arrow_where_its_runs_ended():
-    """A target that was missed is never a number of its own: neither 0 nor the budget. Of a run that diverged no budget
-    is the limit."""
+    """A target that was missed is never a number of its own: neither 0 nor the budget."""
     late = contender("easgd", [30, INF, 30, INF, 30])
     lost = contender("gossip", [INF] * 5)
     bad = contender("dpsgd", [INF] * 5, status="diverged")

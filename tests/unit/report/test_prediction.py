@@ -180,8 +180,7 @@ def test_the_verdict_compares_times_of_one_clock(tmp_path: Path):
 
 
 def test_wall_time_is_never_that_of_another_network(tmp_path: Path):
-    """A cluster may state the time of another network than the trained one: real runs take their own, and a simulation
-    with such times predicts nothing for them."""
+    """Real runs take their own, and a simulation with a stated network's times predicts nothing for them."""
     for name, real in (("a", True), ("b", False)):
         write_run(tmp_path / name, "sync", 10.0, real, time_model="ResNet-18 on ImageNet")
     runs = find_runs([tmp_path])

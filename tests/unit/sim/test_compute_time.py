@@ -148,8 +148,7 @@ def test_a_trace_is_replayed_rank_by_rank_and_round_and_round(tmp_path: Path) ->
 
 
 def test_a_trace_of_other_ranks_is_drawn_by_the_seed(tmp_path: Path) -> None:
-    """Fewer nodes are different ranks, in step; more take all ranks equally often, the second time from another step
-    on."""
+    """Fewer nodes are different ranks, in step; more take all equally often, then from another step on."""
     times = [[rank + step / 64 for step in range(64)] for rank in range(1, 5)]
     replayed = cluster(gradient_s=None, compute_trace=trace(tmp_path, times))
 
@@ -187,8 +186,7 @@ def test_a_pause_without_end_takes_a_node_out_for_good() -> None:
 def test_pauses_extend_work_by_exactly_the_time_they_cover(
     windows: list[tuple[int, int]], work: list[tuple[int, int]]
 ) -> None:
-    """Also where pauses overlap, follow each other closely, or hit work that another pause has already moved. In
-    sixteenths of a second, which floating-point numbers add exactly."""
+    """In sixteenths of a second, which floating-point numbers add exactly."""
     pauses = [(start / 16, (start + duration) / 16) for start, duration in windows]
     stalls = [window(begin, end - begin) for begin, end in pauses]
     now = 0.0

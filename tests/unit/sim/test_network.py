@@ -76,8 +76,7 @@ def carried(
 @many
 @given(traffic(), st.integers(1, 3))
 def test_bytes_count_as_they_go_through_the_ports(case: Traffic, chunks: int) -> None:
-    """At any time: no more than a port can carry since the first event, none is received before it was sent, and what
-    has arrived is counted."""
+    """No more than a port can carry, none received before it was sent; what has arrived is counted."""
     rates, latency, bursts = case
     loop = EventLoop()
     network = Network(loop, rates, latency, chunks)
@@ -185,8 +184,7 @@ def test_a_trace_of_the_ports_changes_no_time_and_covers_every_transfer(case: Tr
 
 
 def test_messages_in_chunks_share_a_port() -> None:
-    """Two messages, the second sent when half of the first has left: the first one ends after 1.5 times, the second
-    with it after 2; undivided, the first would not notice. Alone, a message takes as long as ever."""
+    """The second is sent when half of the first has left. Alone, a message takes as long as ever."""
     ends: dict[int, dict[str, float]] = {}
     for chunks in (1, 1000):
         loop = EventLoop()

@@ -75,8 +75,7 @@ def test_different_code_is_one_line_with_both_versions(prefork: Prefork, tmp_pat
 
 
 def test_who_is_not_there_in_time_is_told_in_one_line(prefork: Prefork, tmp_path: Path) -> None:
-    """No master; no rank 1; a port that belongs to something else, which says nothing, for both ranks. All at once:
-    each of them waits for others that may come late."""
+    """No master; no rank 1; a port that belongs to something else. All at once: each waits for others."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         taken, free = stranger.getsockname()[1], [free_port(), free_port()]
         runs = {

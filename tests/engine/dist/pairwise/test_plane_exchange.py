@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.planes import (
-    HOST,
-    LIMIT_S,
-    constant,
-    failure,
-    plane,
-    planes,
-    until,
-    value,
-)
+from tests.support.planes import HOST, LIMIT_S, constant, failure, plane, planes, until, value
 
 
 def test_two_large_vectors_pass_each_other() -> None:

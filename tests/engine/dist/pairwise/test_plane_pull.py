@@ -9,18 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 
 from dsgd.engines.dist.pairwise.wire import HEADER, Frame, Kind, Status, as_bytes
-from tests.support.planes import (
-    HOST,
-    LIMIT_S,
-    by_hand,
-    constant,
-    failure,
-    impostor,
-    plane,
-    planes,
-    settings_of,
-    value,
-)
+from tests.support.planes import HOST, LIMIT_S, by_hand, constant, failure, impostor, plane, planes, settings_of, value
 
 
 def test_what_is_published_is_a_copy_and_what_is_pulled_stays_as_it_is() -> None:

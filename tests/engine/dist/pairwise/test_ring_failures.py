@@ -134,8 +134,7 @@ def test_a_neighbour_that_is_stopped_for_less_is_waited_for() -> None:
 
 
 def test_whoever_was_stopped_itself_blames_nobody_for_it() -> None:
-    """A second worker that answers after its first sum only; this one is stopped meanwhile, for longer than its
-    limit."""
+    """The other worker answers after its first sum only; this one is stopped for longer than its limit."""
     (left, right), (others_left, others_right) = socketpairs(2)
     told, tell = os.pipe()
 

@@ -6,14 +6,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 
-from dsgd.engines.dist.worker.averaging import (
-    Averaging,
-    Groups,
-    in_one_line,
-    interface_of,
-    join_groups,
-    join_rings,
-)
+from dsgd.engines.dist.worker.averaging import Averaging, Groups, in_one_line, interface_of, join_groups, join_rings
 from tests.support.collective_workers import CHECKS, carry_out
 from tests.support.planes import HOST, plane
 
@@ -23,8 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("sums", ["own", "torch"])
 def test_what_only_several_workers_can_show_holds_in_all_of_them(sums: str, tmp_path: Path) -> None:
-    """In three real processes, whose sums are dsgd's or torch's. The last one dies: what the others wait for fails, and
-    they still compute, and leave."""
+    """In three real processes. The last one dies: what the others wait for fails, and they still compute."""
     carry_out(tmp_path, 3, by_torch=sums == "torch")
     held = [(tmp_path / str(rank)).read_text().split() for rank in range(3)]
     together = [check.__name__ for check in CHECKS] + ["joining_again"]
