@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pytest
 
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, interval_note
 from tests.support.each_row import each_row
@@ -47,3 +48,5 @@ def test_a_run_that_never_got_there_counts_as_later_than_all():
     """Leaving it out would make a method better by failing."""
     assert estimate([2.0, math.inf, 1.0]) == Estimate(2.0, 1.0, math.inf, 3)
     assert estimate([2.0, math.inf, math.inf]).median == math.inf
+    with pytest.raises(ValueError, match="zip"):
+        estimate([2.0, math.inf], censored=[math.inf])
