@@ -89,8 +89,12 @@ def assert_in_mlflow(folder: Path, variables: dict[str, str]) -> None:
         marks = numbers_of(folder)
         for key in marks[0]:
             history = client.get_metric_history(run.info.run_id, key)
-            points = sorted((point.step, point.value) for point in history)
-            assert points == sorted((int(mark["samples"]), pytest.approx(mark[key])) for mark in marks if key in mark)
+            points = sorted((point.step, point.timestamp, point.value) for point in history)
+            assert points == sorted(
+                (int(mark["samples"]), int(1000 * mark["time_s"]), pytest.approx(mark[key]))
+                for mark in marks
+                if key in mark
+            )
         assert run.data.metrics["summary/test_loss"] == pytest.approx(summary(folder)["test_loss"])
         files = {file.path for file in client.list_artifacts(run.info.run_id)}
         assert files == {"config.yaml", "metrics.jsonl", "summary.json"}
