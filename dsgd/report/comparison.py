@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from dsgd.record.reader import Run
-from dsgd.report.curves import MANY, draw_field, has_data, x_axis
+from dsgd.report.curves import draw_estimates, draw_field, has_data, x_axis
 from dsgd.report.fields import DERIVED, LABELS, estimate_of, field_names, field_value, is_rate, is_time
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import (
@@ -39,9 +39,7 @@ from dsgd.report.scaling import named_base, speed_up
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import (
     NOTE,
-    Bound,
     bound_of,
-    draw_limits,
     is_log,
     is_missed,
     panels,
@@ -49,7 +47,7 @@ from dsgd.report.sheet import (
     wants_log,
     wrapped,
 )
-from dsgd.report.style import NoData, finish, plot_band, styled
+from dsgd.report.style import NoData, finish, styled
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import assigned, quantity
 
@@ -60,12 +58,11 @@ OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a k
 @dataclass(frozen=True)
 class Panel:
     """One panel. title: like `nodes=8`; empty without a panel key, as is its value, whose text is that of the records.
-    lines: of all panels, each with its runs here. points: of each line, by the value of the key."""
+    lines: of all panels, each with its runs here, and their estimates by the value of the key."""
 
     title: str
     value: str
-    lines: list[Series]
-    points: list[dict[str, Estimate]]
+    lines: list[tuple[Series, dict[str, Estimate]]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class Comparison:
     @property
     def points(self) -> list[tuple[str, Estimate]]:
         """Return the points of all lines and panels: value of the key, estimate of the field."""
-        return [point for panel in self.panels for points in panel.points for point in points.items()]
+        return [point for panel in self.panels for _, points in panel.lines for point in points.items()]
 
 
 def compare(
@@ -122,11 +119,8 @@ def compare(
             replace(line, runs=[run for run in line.runs if not panel_key or flats[id(run)][panel_key] == title])
             for line in lined
         ]
-        shown = [line for line in shown if line.runs]
-        points = [_points(line, x_key, flats, value) for line in shown]
-        all_panels.append(
-            Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, shown, points)
-        )
+        points = [(line, _points(line, x_key, flats, value)) for line in shown if line.runs]
+        all_panels.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, points))
     comparison = Comparison(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
     note = interval_note([point.count for _, point in comparison.points])
     without = sum(value([run]).count == 0 for run in runs)
@@ -184,7 +178,7 @@ def comparison_table(comparison: Comparison) -> ReportTable:
     csv_rows = [["line", comparison.x, *[panel_key] * bool(panel_key), "median", "low", "high", "seeds"]]
     for panel in comparison.panels:
         where = [panel.value] if panel_key else []
-        for line, points in zip(panel.lines, panel.points, strict=True):
+        for line, points in panel.lines:
             for x, value in points.items():
                 rows.append([line.label, x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
@@ -230,18 +224,20 @@ def comparison_figure(comparison: Comparison) -> Figure:
     """Draw a comparison, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
     if comparison.x in OF_MARKS:
         return _curves(comparison)
-    drawable = [value for _, value in comparison.points if _drawable(value)]
-    if not drawable:
+    medians = [value.median for _, value in comparison.points if not is_missed(value)]
+    if not np.isfinite(medians).any():
         raise NoData(f"no configuration has {comparison.y} in the median over its seeds")
     figure, axes = panels(len(comparison.panels))
     places = _places(axes, in_order(x for x, _ in comparison.points), comparison.x)
     limits = [bound.limit for _, value in comparison.points if (bound := bound_of(value)) is not None]
-    medians = np.array([*(value.median for value in drawable), *limits])
+    known = np.array([*(median for median in medians if math.isfinite(median)), *limits])
     by_default = True if comparison.y.endswith("error") else None  # else where they span a decade
-    logarithmic = bool((medians > 0).all()) and all(scale_log(ax, "y", medians, by_default) for ax in axes)
+    logarithmic = bool((known > 0).all()) and all(scale_log(ax, "y", known, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, comparison.panels, strict=True):
-        handles |= _draw(panel_axes, comparison, panel, places, logarithmic)
+        lines = [(line, {places[x]: value for x, value in points.items()}) for line, points in panel.lines]
+        named = panel_axes.get_xlim() == (-0.5, len(places) - 0.5)
+        handles |= draw_estimates(panel_axes, lines, "" if comparison.speed_up else " s", named)
         panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in comparison.label.split("\n")))
         panel_axes.set_title(panel.title, fontsize="medium")
         if not logarithmic and comparison.y.endswith(("_s", "_total", "_step", "_node")):
@@ -263,7 +259,7 @@ def _curves(comparison: Comparison) -> Figure:
     figure, axes = panels(len(comparison.panels))
     handles: dict[str, Line2D] = {}
     for panel_axes, panel in zip(axes, comparison.panels, strict=True):
-        handles |= draw_field(panel_axes, panel.lines, axis, comparison.y)
+        handles |= draw_field(panel_axes, [line for line, _ in panel.lines], axis, comparison.y)
         panel_axes.set_title(panel.title, fontsize="medium")
     return finish(figure, comparison.runs, handles, comparison.notes)
 
@@ -292,59 +288,13 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
     return places
 
 
-def _draw(
-    axes: Axes, comparison: Comparison, panel: Panel, places: dict[str, float], logarithmic: bool
-) -> dict[str, Line2D]:
-    """Draw the lines of a panel; returns their entries of the legend."""
-    ends = [end for points in panel.points for value in points.values() for end in (value.median, value.high)]
-    top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
-    numeric = axes.get_xlim() != (-0.5, len(places) - 0.5)
-    handles: dict[str, Line2D] = {}
-    marks: list[tuple[float, Bound, str]] = []
-    for i, (line, points) in enumerate(zip(panel.lines, panel.points, strict=True)):
-        style = line.style
-        aside = 0.0 if numeric else 0.5 * ((i + 0.5) / len(panel.lines) - 0.5)
-        limits = [
-            (places[x] + aside, bound, style["color"])
-            for x, value in points.items()
-            if (bound := bound_of(value)) is not None
-        ]
-        marks += limits
-        shown = {
-            x: value for x, value in points.items() if _drawable(value) and not (logarithmic and value.median <= 0)
-        }
-        if not shown:
-            if limits:
-                handles[line.label] = Line2D([], [], markerfacecolor="white", **style)
-            continue
-        middle = np.array([value.median for value in shown.values()])
-        floor = middle.min() / 3 if logarithmic else -math.inf
-        low = np.array([max(value.low, floor) for value in shown.values()])
-        high = np.array([min(value.high, top) for value in shown.values()])
-        x = np.array([places[text] for text in shown])
-        if len(panel.lines) >= MANY and numeric:
-            low, high = middle, middle
-        if numeric:
-            handles[line.label] = plot_band(axes, x, middle, low, high, **style)
-        else:
-            look = {"color": style["color"], "marker": style["marker"], "ls": "", "capsize": 2}
-            drawn = axes.errorbar(x + aside, middle, [middle - low, high - middle], **look)
-            (handles[line.label], *_) = drawn.lines
-    draw_limits(axes, marks, "" if comparison.speed_up else " s")
-    return handles
-
-
-def _drawable(value: Estimate) -> bool:
-    return math.isfinite(value.median) and not is_missed(value)
-
-
 def _never(comparison: Comparison, label: str) -> str:
     """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
     unit = quantity(comparison.x, in_order(x for x, _ in comparison.points))
     missed = [
         " ".join(part for part in (unit.text(x), unit.unit, panel.title) if part)
         for panel in comparison.panels
-        for line, points in zip(panel.lines, panel.points, strict=True)
+        for line, points in panel.lines
         for x, value in points.items()
         if line.label == label and is_missed(value)
     ]

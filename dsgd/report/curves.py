@@ -3,6 +3,7 @@ each curve, before the medians of the others."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
-from dsgd.report.interval import estimate, interval_note
+from dsgd.report.interval import NOTHING, Estimate, estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.sheet import letter_inches, panels, scale_log, wrapped
+from dsgd.report.sheet import Bound, bound_of, draw_limits, is_missed, letter_inches, panels, scale_log, wrapped
 from dsgd.report.style import NoData, finish, plot_band, styled
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
@@ -197,6 +198,41 @@ def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field:
         axes.set_ylim(*((low / 1.5, 3 * high) if logarithmic else (low - room, high + 3 * room)))
         return floor, 100 * high if logarithmic else high + 100 * room
     return floor, np.inf
+
+
+def draw_estimates(
+    axes: Axes, lines: Sequence[tuple[Series, Mapping[float, Estimate]]], unit: str = "", named: bool = False
+) -> dict[str, Line2D]:
+    """Draw the estimates of each series by their places on the horizontal axis, those of medians that missed the target
+    as arrows; returns the entries of a legend. A line has a gap where it has no number.
+
+    unit: behind the number at an arrow. named: places stand for names: no lines, marks with intervals side by side."""
+    ends = [end for _, points in lines for value in points.values() for end in (value.median, value.high)]
+    top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
+    handles: dict[str, Line2D] = {}
+    limits: list[tuple[float, Bound, str]] = []
+    for i, (line, points) in enumerate(lines):
+        style = line.style
+        aside = 0.5 * ((i + 0.5) / len(lines) - 0.5) if named else 0.0
+        bounds = {x: bound for x, value in points.items() if (bound := bound_of(value)) is not None}
+        limits += [(x + aside, bound, style["color"]) for x, bound in bounds.items()]
+        shown = [NOTHING if is_missed(value) else value for value in points.values()]
+        middle = np.array([value.median for value in shown])
+        if np.isnan(middle).all():
+            if bounds:
+                handles[line.label] = Line2D([], [], markerfacecolor="white", **style)
+            continue
+        floor = np.nanmin(middle) / 3 if axes.get_yscale() == "log" else -math.inf
+        low, high = [max(value.low, floor) for value in shown], [min(value.high, top) for value in shown]
+        x = np.array(list(points)) + aside
+        if named:
+            look = {"color": style["color"], "marker": style["marker"], "ls": "", "capsize": 2}
+            handles[line.label] = axes.errorbar(x, middle, [middle - low, high - middle], **look).lines[0]
+        else:
+            low, high = (middle, middle) if len(lines) >= MANY else (low, high)
+            handles[line.label] = plot_band(axes, x, middle, low, high, **style)
+    draw_limits(axes, limits, unit)
+    return handles
 
 
 COLUMNS = 3

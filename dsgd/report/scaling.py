@@ -19,19 +19,19 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 from dsgd.record.reader import Run
 from dsgd.record.safe_text import counted, for_terminal
 from dsgd.report.contest import Contender
-from dsgd.report.curves import MANY, time_label
+from dsgd.report.curves import MANY, draw_estimates, time_label
 from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_to_target_s
-from dsgd.report.interval import NOTHING, Estimate, interval_note
+from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.look import WIDE, Look
 from dsgd.report.ratio import PAIRED, time_ratio
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import NOTE, bound_of, draw_limits, is_log, panels, scale_log
-from dsgd.report.style import NoData, finish, plot_band, styled, write_figure
+from dsgd.report.sheet import NOTE, bound_of, is_log, panels, scale_log
+from dsgd.report.style import NoData, finish, styled, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 
 TIME = "time_to_target_s"
-ByNodes = Mapping[int, Estimate]
+Line = tuple[Series, Mapping[float, Estimate]]  # with its values by the number of nodes
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
 
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:
     """Draw time to target against nodes, one line per algorithm. Raises NoData."""
-    gathered = scalings(runs)
     figure, (axes,) = panels(1)
-    handles, notes = _draw_by_nodes(axes, gathered, list(map(times, gathered)), " s")
+    handles, notes = _draw_by_nodes(axes, [(line, times(line)) for line in styled(scalings(runs))], " s")
     axes.set_ylabel(f"{time_label(runs)}\nto {goal_text(runs)}")
     ends = [axes.dataLim.y0, axes.dataLim.y1]
     if not scale_log(axes, "y", ends):
@@ -131,10 +130,9 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
     """Draw the speed-up of all over one base, that of `soonest_base`, and linear speed-up: the time of the base over
     that of the run, paired by seed. Raises NoData."""
-    gathered = scalings(runs)
-    base, ratios = speed_ups(gathered)
+    base, ratios = speed_ups(scalings(runs))
     figure, (axes,) = panels(1)
-    handles, notes = _draw_speed_ups(axes, gathered, base, ratios)
+    handles, notes = _draw_speed_ups(axes, base, ratios)
     return finish(figure, runs, handles, notes)
 
 
@@ -142,8 +140,8 @@ def scaling_figure(gathered: Sequence[Series]) -> Figure:
     """Draw speed-up and efficiency against nodes, one line for each contender. Raises NoData."""
     base, ratios = speed_ups(gathered)
     figure, (left, right) = panels(2)
-    handles, notes = _draw_speed_ups(left, gathered, base, ratios)
-    _draw_by_nodes(right, gathered, [efficiencies(base, each) for each in ratios])
+    handles, notes = _draw_speed_ups(left, base, ratios)
+    _draw_by_nodes(right, [(line, efficiencies(base, ratio)) for line, ratio in ratios])
     right.axhline(1.0, color="#777777", linewidth=1.0, zorder=1.5)
     right.set_ylim(bottom=0)
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -157,7 +155,7 @@ def scaling_table(gathered: Sequence[Series]) -> ReportTable:
     base, ratios = speed_ups(gathered)
     heads = ["contender", "nodes", "time to target (s)", "speed-up", "efficiency"]
     rows: list[list[Cell]] = []
-    for line, ratio in zip(gathered, ratios, strict=True):
+    for line, ratio in ratios:
         seconds, shares = times(line), efficiencies(base, ratio)
         rows += [[line.label, nodes, seconds[nodes], ratio[nodes], shares[nodes]] for nodes in line.by_nodes]
     csv_rows = [["contender", "nodes", "time_to_target_s", "speed_up", "efficiency"]]
@@ -178,23 +176,26 @@ def write_scaling(gathered: Sequence[Series], stem: Path, look: Look = WIDE) -> 
     return table
 
 
-def times(line: Series) -> ByNodes:
+def times(line: Series) -> dict[float, Estimate]:
     """Return the time to target by the node count."""
     return {nodes: estimate_of(runs, TIME) for nodes, runs in line.by_nodes.items()}
 
 
-def speed_ups(gathered: Sequence[Series]) -> tuple[Base, list[ByNodes]]:
-    """Return the base and the speed-ups of each line over it, by the node count. Raises NoData."""
+def speed_ups(gathered: Sequence[Series]) -> tuple[Base, list[Line]]:
+    """Return the base and each line, with its style, and its speed-ups over the base by the node count. Raises
+    NoData."""
     if len({run.clock for line in gathered for runs in line.by_nodes.values() for run in runs} - {None}) > 1:
         raise NoData("virtual and wall time have no common base: draw the runs of each engine apart")
     base = soonest_base(gathered)
-    ratios = [{nodes: speed_up(base, each) for nodes, each in line.by_nodes.items()} for line in gathered]
-    if not any(nodes > base.nodes and r.median > 0 for ratio in ratios for nodes, r in ratio.items()):
+    ratios: list[Line] = [
+        (line, {nodes: speed_up(base, each) for nodes, each in line.by_nodes.items()}) for line in styled(gathered)
+    ]
+    if not any(nodes > base.nodes and r.median > 0 for _, ratio in ratios for nodes, r in ratio.items()):
         raise NoData(f"no run on more than {base.nodes} nodes reached its target")
-    return base, list(ratios)
+    return base, ratios
 
 
-def efficiencies(base: Base, ratios: ByNodes) -> ByNodes:
+def efficiencies(base: Base, ratios: Mapping[float, Estimate]) -> dict[float, Estimate]:
     """Return the efficiency by the node count. ratios: speed-ups over the base."""
     return {nodes: _scaled(ratio, base.nodes / nodes) for nodes, ratio in ratios.items()}
 
@@ -205,54 +206,34 @@ def _scaled(value: Estimate, factor: float) -> Estimate:
     return replace(value, **ends, **limits)
 
 
-def _draw_speed_ups(
-    axes: Axes, gathered: Sequence[Series], base: Base, ratios: Sequence[ByNodes]
-) -> tuple[dict[str, Line2D], list[str]]:
+def _draw_speed_ups(axes: Axes, base: Base, ratios: Sequence[Line]) -> tuple[dict[str, Line2D], list[str]]:
     """Draw speed-ups over a base, and linear speed-up, in a panel; returns legend entries and notes."""
-    handles, notes = _draw_by_nodes(axes, gathered, ratios)
-    axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.label, 28)}")
-    largest = max(nodes for ratio in ratios for nodes, r in ratio.items() if r.median > 0)
-    counts = np.array([base.nodes, largest], dtype=float)
-    (handles["linear"],) = axes.plot(counts, counts / base.nodes, color="#777777", linewidth=1.0, zorder=1.5)
     if is_log("y", [1.0], by_default=True):
         axes.set_yscale("log", base=2)
+    handles, notes = _draw_by_nodes(axes, ratios)
+    axes.set_ylabel(f"speed-up over\n{textwrap.fill(base.label, 28)}")
+    largest = max(nodes for _, ratio in ratios for nodes, r in ratio.items() if r.median > 0)
+    counts = np.array([base.nodes, largest], dtype=float)
+    (handles["linear"],) = axes.plot(counts, counts / base.nodes, color="#777777", linewidth=1.0, zorder=1.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
     return handles, [*notes, f"speed-up: {PAIRED}"]
 
 
-def _draw_by_nodes(
-    axes: Axes, gathered: Sequence[Series], values: Sequence[ByNodes], unit: str = ""
-) -> tuple[dict[str, Line2D], list[str]]:
-    """Draw values by node count, one line each, and arrows for the censored ones, in a panel; returns legend
-    entries and notes. unit: of the values."""
-    handles: dict[str, Line2D] = {}
-    bands = len(gathered) < MANY
-    limits = []
-    known = [end for value in values for point in value.values() for end in (point.median, point.high)]
-    top = 1.3 * max((end for end in known if math.isfinite(end)), default=1.0)  # of an interval that has no end
-    for line, value in zip(styled(gathered), values, strict=True):
-        style = line.style
-        points = [point if 0 < point.median < math.inf else NOTHING for point in value.values()]  # a gap
-        bounds = {nodes: bound for nodes, point in value.items() if (bound := bound_of(point)) is not None}
-        limits += [(float(nodes), bound, style["color"]) for nodes, bound in bounds.items()]
-        if (middle := np.array([point.median for point in points])).size and not np.isnan(middle).all():
-            low = [point.low or np.nanmin(middle) / 3 for point in points]
-            high = [min(point.high, top) for point in points]
-            low, high = (low, high) if bands else (middle, middle)
-            handles[_legend(line)] = plot_band(axes, list(value), middle, low, high, **style)
-        elif bounds:
-            handles[_legend(line)] = Line2D([], [], markerfacecolor="white", **style)
-    draw_limits(axes, limits, unit)
-    counts = sorted({nodes for value in values for nodes in value})
+def _draw_by_nodes(axes: Axes, lines: Sequence[Line], unit: str = "") -> tuple[dict[str, Line2D], list[str]]:
+    """Draw values by node count in a panel; returns legend entries and notes. unit: of the values."""
     if is_log("x", [1.0], by_default=True):
         axes.set_xscale("log", base=2)
+    drawn = draw_estimates(axes, lines, unit)
+    counts = sorted({nodes for _, value in lines for nodes in value})
     axes.set_xticks(counts, [str(nodes) for nodes in counts])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("nodes")
-    note = interval_note([point.count for value in values for point in value.values()])
-    notes = [note if bands else f"medians over seeds; no bands with {MANY} lines or more"] if note else []
-    return handles, [*notes, *[NOTE] * bool(limits)]
+    points = [point for _, value in lines for point in value.values()]
+    note = interval_note([point.count for point in points])
+    notes = [f"medians over seeds; no bands with {MANY} lines or more" if len(lines) >= MANY else note] if note else []
+    handles = {_legend(line): drawn[line.label] for line, _ in lines if line.label in drawn}
+    return handles, [*notes, *[NOTE] * any(map(bound_of, points))]
 
 
 def _legend(line: Series) -> str:

@@ -38,20 +38,17 @@ def grid(tmp_path: Path) -> list[Run]:
 def medians(found: Comparison) -> dict[str, list[tuple[str, float]]]:
     """Line: (x, median) of its points, of a comparison with one panel."""
     (panel,) = found.panels
-    return {
-        one.label: [(x, round(value.median, 9)) for x, value in points.items()]
-        for one, points in zip(panel.lines, panel.points, strict=True)
-    }
+    return {one.label: [(x, round(value.median, 9)) for x, value in points.items()] for one, points in panel.lines}
 
 
 def test_a_field_over_a_key_has_a_line_per_configuration_and_a_point_per_value(grid: list[Run]):
     found = compare(grid, "test_error", "nodes")
     assert medians(found)["sync, lr=0.1"] == [("2", 0.11), ("4", 0.11), ("32", 0.11)]
     assert medians(found)["gossip, lr=0.2"] == [("2", 0.105), ("4", 0.105), ("32", 0.105)]
-    assert all(value.count == 3 for value in found.panels[0].points[0].values())
+    assert all(value.count == 3 for value in found.panels[0].lines[0][1].values())
     (panel, other) = compare(grid, "test_error", "nodes", panels="lr").panels
     assert (panel.title, other.title) == ("lr=0.1", "lr=0.2")
-    assert [one.label for one in panel.lines] == [one.label for one in other.lines] == ["gossip", "sync"]
+    assert [one.label for one, _ in panel.lines] == [one.label for one, _ in other.lines] == ["gossip", "sync"]
 
 
 def test_the_best_over_a_key_is_chosen_for_each_configuration_and_told(grid: list[Run], tmp_path: Path):
@@ -73,7 +70,7 @@ def test_a_speed_up_is_over_one_base_seed_by_seed(grid: list[Run], tmp_path: Pat
     runs = [run for run in find_runs([tmp_path]) if run.setting("optimizer.lr") == 0.1]
     found = compare(runs, "time_s", "nodes", base="algo=sync,nodes=2")
     assert medians(found) == {"sync": [("2", 1), ("4", 2), ("32", 16)], "gossip": [("2", 1), ("4", 2), ("32", 16)]}
-    assert [value.high for value in found.panels[0].points[0].values()] == [2, 4, 32]
+    assert [value.high for value in found.panels[0].lines[0][1].values()] == [2, 4, 32]
     assert found.label.endswith("speed-up over algo=sync, nodes=2")
     rate = compare(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
     assert medians(rate)["gossip"] == [("2", 1), ("4", 2), ("32", 16)]
@@ -135,7 +132,7 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     assert texts == ["sync (not reached at 8)", "gossip"]
     assert figure.axes[0].get_xlim()[0] < 2 < 8 < figure.axes[0].get_xlim()[1]
     *drawn, arrow = figure.axes[0].lines
-    assert [len(line.get_xdata()) for line in drawn] == [2, 1]  # pyright: ignore
+    assert [np.isfinite(line.get_ydata()).sum() for line in drawn] == [2, 1]  # pyright: ignore
     end = next(run for run in runs if run.nodes == 8).final("time_s")
     assert [list(np.asarray(part)) for part in arrow.get_data()] == [[8], [end]]
     assert direction(arrow) == "^"
