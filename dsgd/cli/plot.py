@@ -46,7 +46,7 @@ def run(argv: Sequence[str]) -> int:
         return _write_page(options.runs, Path(options.html))
     check_writable(Path(options.out), "--out")
     if options.y is not None:
-        return _compare(options, look)
+        return _plot_field(options, look)
     for name in ("lines", "panels", "best_over", "base"):
         if getattr(options, name):
             raise ValueError(f"--{name.replace('_', '-')} needs --y, the field to draw")
@@ -115,7 +115,7 @@ def _choices(option: str, text: str, known: Sequence[str], several: bool = True)
     return chosen
 
 
-def _compare(options: argparse.Namespace, look: Look) -> int:
+def _plot_field(options: argparse.Namespace, look: Look) -> int:
     """Draw the figure that `--y` asks for, and write its table."""
     if options.x is None:
         raise ValueError(f"--y needs --x: {', '.join(X_AXES)} or a key")
@@ -123,19 +123,19 @@ def _compare(options: argparse.Namespace, look: Look) -> int:
         raise ValueError("--only must not be given with --y, which draws one figure")
     runs, out = _read(options.runs), Path(options.out)
 
-    from dsgd.report.comparison import check_field, compare, comparison_figure, comparison_table
+    from dsgd.report.field_plot import check_field, field_figure, field_plot, field_table
     from dsgd.report.style import write_figure
 
     check_field(runs, options.y)
     lines = options.lines.split(",") if options.lines else []
-    comparison = compare(
+    plot = field_plot(
         runs, options.y, options.x, lines, options.panels or "", options.best_over or "", options.base or ""
     )
     name = f"{'speed_up_' * bool(options.base)}{options.y}_by_{options.x.removesuffix('.name').replace('.', '_')}"
-    table = comparison_table(comparison)
+    table = field_table(plot)
 
     def figure() -> Figure:
-        drawn = comparison_figure(comparison)
+        drawn = field_figure(plot)
         out.mkdir(parents=True, exist_ok=True)  # not where there is nothing to draw
         return drawn
 

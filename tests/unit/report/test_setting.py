@@ -13,9 +13,9 @@ import pytest
 from dsgd.cli.comparison_result import ComparisonResult, report
 from dsgd.contest.options import CompareOptions
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.comparison import compare, comparison_figure, comparison_table
 from dsgd.report.contest import contest
 from dsgd.report.contest_figure import contest_figure, write_contest
+from dsgd.report.field_plot import field_figure, field_plot, field_table
 from dsgd.report.figures import draw
 from dsgd.report.look import Look
 from dsgd.report.page import page_text
@@ -103,10 +103,10 @@ def test_every_table_figure_verdict_and_page_has_it(tmp_path: Path):
         assert SETTING in (tmp_path / "summary").with_suffix(suffix).read_text()
     assert json.loads((tmp_path / "summary.setting.json").read_text())["setting"] == SETTING.removeprefix("setting: ")
     assert not (tmp_path / "summary.json").exists(), "it would make the folder a run"
-    found = compare(runs, "test_loss", "nodes")
-    assert SETTING in comparison_table(found).caption
+    found = field_plot(runs, "test_loss", "nodes")
+    assert SETTING in field_table(found).caption
     with drawing():
-        assert in_figure(comparison_figure(found))
+        assert in_figure(field_figure(found))
     page = page_text(runs)
     assert SETTING in page
     assert "<summary>" in page

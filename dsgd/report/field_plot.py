@@ -1,4 +1,4 @@
-"""Compare runs: any field against any key of their configurations, a line per algorithm, panels by another key.
+"""Plot any field of runs against any key of their configurations, a line per algorithm, panels by another key.
 
 Drawn are lines over a numeric key, marks with intervals over names, and curves over the marks of the runs."""
 
@@ -37,16 +37,7 @@ from dsgd.report.labels import (
 from dsgd.report.ratio import PAIRED
 from dsgd.report.scaling import named_base, speed_up
 from dsgd.report.setting import setting_text, whole_setting
-from dsgd.report.sheet import (
-    NOTE,
-    bound_of,
-    is_log,
-    is_missed,
-    panels,
-    scale_log,
-    wants_log,
-    wrapped,
-)
+from dsgd.report.sheet import NOTE, bound_of, is_log, is_missed, panels, scale_log, wants_log, wrapped
 from dsgd.report.style import NoData, finish, styled
 from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import assigned, quantity
@@ -66,7 +57,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FieldPlot:
     """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
 
     series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number.
@@ -87,9 +78,9 @@ class Comparison:
         return [point for panel in self.panels for _, points in panel.lines for point in points.items()]
 
 
-def compare(
+def field_plot(
     runs: Sequence[Run], y: str, x: str, lines: Sequence[str] = (), panels: str = "", best: str = "", base: str = ""
-) -> Comparison:
+) -> FieldPlot:
     """Gather a field of runs by keys. x: a key or one of OF_MARKS. lines: keys; none: whatever else differs.
 
     best: a key of which each configuration keeps its best value. base: what values are divided by, `algo=sync,nodes=1`.
@@ -121,13 +112,13 @@ def compare(
         ]
         points = [(line, _points(line, x_key, flats, value)) for line in shown if line.runs]
         all_panels.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, points))
-    comparison = Comparison(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
-    note = interval_note([point.count for _, point in comparison.points])
+    plot = FieldPlot(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
+    note = interval_note([point.count for _, point in plot.points])
     without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
     if len({run.clock for run in runs} - {None}) > 1 and (y.endswith("_s") or x == "time"):
         notes.append(f"times: {clock_text(runs)} time")
-    return comparison
+    return plot
 
 
 def check_field(runs: Sequence[Run], name: str) -> None:
@@ -169,22 +160,22 @@ def best_over(runs: Sequence[Run], key: str, field: str) -> tuple[list[Run], str
     return [runs[i] for i in sorted(kept)], note + edge
 
 
-def comparison_table(comparison: Comparison) -> ReportTable:
+def field_table(plot: FieldPlot) -> ReportTable:
     """Return a row per point; in the CSV file median and interval are columns of their own."""
-    panel_key = comparison.panels[0].title.partition("=")[0]
-    heads = [head for head in (_short(comparison.x), panel_key) if head]
-    heading = comparison.label.replace("\n", " ")
+    panel_key = plot.panels[0].title.partition("=")[0]
+    heads = [head for head in (_short(plot.x), panel_key) if head]
+    heading = plot.label.replace("\n", " ")
     rows: list[list[Cell]] = []
-    csv_rows = [["line", comparison.x, *[panel_key] * bool(panel_key), "median", "low", "high", "seeds"]]
-    for panel in comparison.panels:
+    csv_rows = [["line", plot.x, *[panel_key] * bool(panel_key), "median", "low", "high", "seeds"]]
+    for panel in plot.panels:
         where = [panel.value] if panel_key else []
         for line, points in panel.lines:
             for x, value in points.items():
                 rows.append([line.label, x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
                 csv_rows.append([line.label, x, *where, *numbers, str(value.count)])
-    caption = "\n".join([*comparison.notes, *time_notes(comparison.runs), setting_text(comparison.runs)])
-    headings, whole = ["run", *heads, heading, "seeds"], whole_setting(comparison.runs)
+    caption = "\n".join([*plot.notes, *time_notes(plot.runs), setting_text(plot.runs)])
+    headings, whole = ["run", *heads, heading, "seeds"], whole_setting(plot.runs)
     return ReportTable(headings, frozenset({"run", *heads}), rows, csv_rows, caption, len(heads) + 2, whole)
 
 
@@ -220,48 +211,48 @@ def _short(key: str) -> str:
 LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which its axis is logarithmic
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw a comparison, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
-    if comparison.x in OF_MARKS:
-        return _curves(comparison)
-    medians = [value.median for _, value in comparison.points if not is_missed(value)]
+def field_figure(plot: FieldPlot) -> Figure:
+    """Draw a plot, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
+    if plot.x in OF_MARKS:
+        return _curves(plot)
+    medians = [value.median for _, value in plot.points if not is_missed(value)]
     if not np.isfinite(medians).any():
-        raise NoData(f"no configuration has {comparison.y} in the median over its seeds")
-    figure, axes = panels(len(comparison.panels))
-    places = _places(axes, in_order(x for x, _ in comparison.points), comparison.x)
-    limits = [bound.limit for _, value in comparison.points if (bound := bound_of(value)) is not None]
+        raise NoData(f"no configuration has {plot.y} in the median over its seeds")
+    figure, axes = panels(len(plot.panels))
+    places = _places(axes, in_order(x for x, _ in plot.points), plot.x)
+    limits = [bound.limit for _, value in plot.points if (bound := bound_of(value)) is not None]
     known = np.array([*(median for median in medians if math.isfinite(median)), *limits])
-    by_default = True if comparison.y.endswith("error") else None  # else where they span a decade
+    by_default = True if plot.y.endswith("error") else None  # else where they span a decade
     logarithmic = bool((known > 0).all()) and all(scale_log(ax, "y", known, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, comparison.panels, strict=True):
+    for panel_axes, panel in zip(axes, plot.panels, strict=True):
         lines = [(line, {places[x]: value for x, value in points.items()}) for line, points in panel.lines]
-        named = panel_axes.get_xlim() == (-0.5, len(places) - 0.5)
-        handles |= draw_estimates(panel_axes, lines, "" if comparison.speed_up else " s", named)
-        panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in comparison.label.split("\n")))
+        names = panel_axes.get_xlim() == (-0.5, len(places) - 0.5)
+        handles |= draw_estimates(panel_axes, lines, "" if plot.speed_up else " s", names)
+        panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in plot.label.split("\n")))
         panel_axes.set_title(panel.title, fontsize="medium")
-        if not logarithmic and comparison.y.endswith(("_s", "_total", "_step", "_node")):
+        if not logarithmic and plot.y.endswith(("_s", "_total", "_step", "_node")):
             panel_axes.set_ylim(bottom=0)
     if len(axes) > 1:
         ends = [ax.get_ylim() for ax in axes]
         for ax in axes:
             ax.set_ylim(min(bottom for bottom, _ in ends), max(top for _, top in ends))
-    order = [line.label for line in comparison.series]
-    missed = {label: _never(comparison, label) for label in order}
+    order = [line.label for line in plot.series]
+    missed = {label: _never(plot, label) for label in order}
     named = {label + missed[label]: handles[label] for label in order if label in handles}
-    return finish(figure, comparison.runs, named, [*comparison.notes, *[NOTE] * bool(limits)])
+    return finish(figure, plot.runs, named, [*plot.notes, *[NOTE] * bool(limits)])
 
 
-def _curves(comparison: Comparison) -> Figure:
-    axis = x_axis(comparison.x, comparison.runs)
-    if not has_data(comparison.runs, axis.field, comparison.y):
-        raise NoData(f"no run has {comparison.y} against {axis.field} in its marks")
-    figure, axes = panels(len(comparison.panels))
+def _curves(plot: FieldPlot) -> Figure:
+    axis = x_axis(plot.x, plot.runs)
+    if not has_data(plot.runs, axis.field, plot.y):
+        raise NoData(f"no run has {plot.y} against {axis.field} in its marks")
+    figure, axes = panels(len(plot.panels))
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, comparison.panels, strict=True):
-        handles |= draw_field(panel_axes, [line for line, _ in panel.lines], axis, comparison.y)
+    for panel_axes, panel in zip(axes, plot.panels, strict=True):
+        handles |= draw_field(panel_axes, [line for line, _ in panel.lines], axis, plot.y)
         panel_axes.set_title(panel.title, fontsize="medium")
-    return finish(figure, comparison.runs, handles, comparison.notes)
+    return finish(figure, plot.runs, handles, plot.notes)
 
 
 def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, float]:
@@ -288,12 +279,12 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
     return places
 
 
-def _never(comparison: Comparison, label: str) -> str:
+def _never(plot: FieldPlot, label: str) -> str:
     """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
-    unit = quantity(comparison.x, in_order(x for x, _ in comparison.points))
+    unit = quantity(plot.x, in_order(x for x, _ in plot.points))
     missed = [
         " ".join(part for part in (unit.text(x), unit.unit, panel.title) if part)
-        for panel in comparison.panels
+        for panel in plot.panels
         for line, points in panel.lines
         for x, value in points.items()
         if line.label == label and is_missed(value)

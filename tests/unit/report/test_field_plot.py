@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.comparison import Comparison, compare, comparison_figure, comparison_table
+from dsgd.report.field_plot import FieldPlot, field_figure, field_plot, field_table
 from dsgd.report.fields import field_value
 from dsgd.report.sheet import NOTE
 from dsgd.report.style import drawing
@@ -35,31 +35,31 @@ def grid(tmp_path: Path) -> list[Run]:
     return find_runs([tmp_path])
 
 
-def medians(found: Comparison) -> dict[str, list[tuple[str, float]]]:
+def medians(found: FieldPlot) -> dict[str, list[tuple[str, float]]]:
     """Line: (x, median) of its points, of a comparison with one panel."""
     (panel,) = found.panels
     return {one.label: [(x, round(value.median, 9)) for x, value in points.items()] for one, points in panel.lines}
 
 
 def test_a_field_over_a_key_has_a_line_per_configuration_and_a_point_per_value(grid: list[Run]):
-    found = compare(grid, "test_error", "nodes")
+    found = field_plot(grid, "test_error", "nodes")
     assert medians(found)["sync, lr=0.1"] == [("2", 0.11), ("4", 0.11), ("32", 0.11)]
     assert medians(found)["gossip, lr=0.2"] == [("2", 0.105), ("4", 0.105), ("32", 0.105)]
     assert all(value.count == 3 for value in found.panels[0].lines[0][1].values())
-    (panel, other) = compare(grid, "test_error", "nodes", panels="lr").panels
+    (panel, other) = field_plot(grid, "test_error", "nodes", panels="lr").panels
     assert (panel.title, other.title) == ("lr=0.1", "lr=0.2")
     assert [one.label for one, _ in panel.lines] == [one.label for one, _ in other.lines] == ["gossip", "sync"]
 
 
 def test_the_best_over_a_key_is_chosen_for_each_configuration_and_told(grid: list[Run], tmp_path: Path):
     """The diverged run loses although its number is the best; and what lies at the edge of the values is named."""
-    found = compare(grid, "test_error", "nodes", ["algo"], best="lr")
+    found = field_plot(grid, "test_error", "nodes", ["algo"], best="lr")
     assert medians(found)["sync"] == [("2", 0.055), ("4", 0.055), ("32", 0.055)]
     assert "optimizer.lr: for each configuration the best of 0.1, 0.2 by test_error" in found.notes[0]
     assert found.notes[0].endswith("at the edge of its values: gossip 0.2, sync 0.2")
     for seed in (0, 1, 2):
         rewrite(tmp_path / f"sync-4-0.2-{seed}", {}, {"status": "diverged"})
-    found = compare(find_runs([tmp_path]), "test_error", "nodes", ["algo"], best="lr")
+    found = field_plot(find_runs([tmp_path]), "test_error", "nodes", ["algo"], best="lr")
     assert medians(found)["sync"] == [("2", 0.055), ("4", 0.11), ("32", 0.055)]
 
 
@@ -68,11 +68,11 @@ def test_a_speed_up_is_over_one_base_seed_by_seed(grid: list[Run], tmp_path: Pat
     that seed's speed-ups twice as large, and no median's."""
     rewrite(tmp_path / "sync-2-0.1-0", {}, {"time_s": 100.0})
     runs = [run for run in find_runs([tmp_path]) if run.setting("optimizer.lr") == 0.1]
-    found = compare(runs, "time_s", "nodes", base="algo=sync,nodes=2")
+    found = field_plot(runs, "time_s", "nodes", base="algo=sync,nodes=2")
     assert medians(found) == {"sync": [("2", 1), ("4", 2), ("32", 16)], "gossip": [("2", 1), ("4", 2), ("32", 16)]}
     assert [value.high for value in found.panels[0].lines[0][1].values()] == [2, 4, 32]
     assert found.label.endswith("speed-up over algo=sync, nodes=2")
-    rate = compare(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
+    rate = field_plot(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
     assert medians(rate)["gossip"] == [("2", 1), ("4", 2), ("32", 16)]
 
 
@@ -94,12 +94,12 @@ def test_a_step_of_a_worker_is_one_though_its_gradient_was_dropped(grid: list[Ru
 
 
 def test_the_figure_shows_the_data_of_the_table(grid: list[Run], tmp_path: Path):
-    found = compare(grid, "test_error", "nodes", panels="lr")
-    comparison_table(found).write(tmp_path / "table")
+    found = field_plot(grid, "test_error", "nodes", panels="lr")
+    field_table(found).write(tmp_path / "table")
     with (tmp_path / "table.csv").open() as file:
         lines = list(csv.DictReader(file))
     with drawing("double"):
-        figure = comparison_figure(found)
+        figure = field_figure(found)
     assert [axes.get_title("left") for axes in figure.axes] == ["(a) lr=0.1", "(b) lr=0.2"]
     for axes, rate in zip(figure.axes, ("0.1", "0.2"), strict=True):
         assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
@@ -111,8 +111,8 @@ def test_the_figure_shows_the_data_of_the_table(grid: list[Run], tmp_path: Path)
 
 
 def test_curves_have_panels_too(grid: list[Run]):
-    found = compare(grid, "test_loss", "time", lines=["algo"], panels="nodes", best="lr")
-    figure = comparison_figure(found)
+    found = field_plot(grid, "test_loss", "time", lines=["algo"], panels="nodes", best="lr")
+    figure = field_figure(found)
     assert [axes.get_title("left") for axes in figure.axes] == ["(a) nodes=2", "(b) nodes=4", "(c) nodes=32"]
     assert all(len(axes.lines) == 2 for axes in figure.axes)
 
@@ -127,7 +127,7 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
             (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
     write_record(tmp_path / "other", "gossip", nodes=2)
     runs = find_runs([tmp_path])
-    figure = comparison_figure(compare(runs, "time_to_target_s", "nodes"))
+    figure = field_figure(field_plot(runs, "time_to_target_s", "nodes"))
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["sync (not reached at 8)", "gossip"]
     assert figure.axes[0].get_xlim()[0] < 2 < 8 < figure.axes[0].get_xlim()[1]
@@ -138,7 +138,7 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
     assert direction(arrow) == "^"
     assert [text.get_text() for text in figure.axes[0].texts] == [f"> {end:.3g} s"]
     assert NOTE in figure.legends[0].get_title().get_text()
-    faster = comparison_figure(compare(runs, "time_to_target_s", "nodes", base="algo=sync,nodes=2"))
+    faster = field_figure(field_plot(runs, "time_to_target_s", "nodes", base="algo=sync,nodes=2"))
     base = field_value(next(run for run in runs if run.nodes == 2 and run.algorithm == "sync"), "time_to_target_s")
     *drawn, arrow = faster.axes[0].lines
     assert 0 not in [y for line in drawn for y in np.asarray(line.get_ydata())]
@@ -159,6 +159,6 @@ def test_a_point_that_most_seeds_never_reach_is_a_limit_and_no_number(tmp_path: 
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(options: dict[str, str], message: str, grid: list[Run]):
     with pytest.raises(ValueError, match=r"^(--|runs of)") as raised:
-        compare(grid, **{"y": "test_error"} | options)  # pyright: ignore[reportArgumentType]
+        field_plot(grid, **{"y": "test_error"} | options)  # pyright: ignore[reportArgumentType]
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
