@@ -25,11 +25,12 @@ from dsgd.runner.values import ConfigError
 # What the child process does: a command, ended with a checkpoint if this process ends before it.
 _COMMAND = """
 import importlib, signal, sys
+from dsgd.cli.commands import MODULES
 from dsgd.host.signals import end_with_parent
 end_with_parent(int(sys.argv[1]), signal.SIGTERM)
 name = sys.argv[2]
 sys.argv = [f"dsgd-{name}", *sys.argv[3:]]
-sys.exit(importlib.import_module(f"dsgd.cli.{name}").main())
+sys.exit(importlib.import_module(MODULES[name]).main())
 """
 _PROGRESS = re.compile(r"[^ ]+: epoch [0-9.]+|(study .*, )?[0-9]+ of (about )?[0-9]+ runs")  # how such lines begin
 _RECORD = "record: "  # before the folder, in what dsgd-run prints

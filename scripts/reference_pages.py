@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import yaml
 
+from dsgd.cli.commands import MODULES
 from dsgd.cli.key_list import HEAD, comments
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,7 +153,7 @@ def commands_page() -> str:
 def help_of(command: str, *words: str) -> str:
     """Return what a command prints for --help, 100 columns wide."""
     printed = io.StringIO()
-    module = importlib.import_module(f"dsgd.cli.{'studies' if command == 'reproduce' else command}")
+    module = importlib.import_module(MODULES[command])
     columns = patch.dict(os.environ, COLUMNS="100")
     with columns, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         module.main([*words, "--help"])

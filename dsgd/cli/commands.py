@@ -11,9 +11,19 @@ from functools import partial
 
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
+# the module of each command, whose `main` runs a command line
+MODULES = {
+    "run": "dsgd.cli.run",
+    "plot": "dsgd.cli.plot",
+    "compare": "dsgd.comparison.command",
+    "sweep": "dsgd.cli.sweep",
+    "reproduce": "dsgd.cli.studies",
+    "calibrate": "dsgd.cli.calibrate",
+}
 
-def _call(module: str, handles_signals: bool = False) -> int:
-    """Import the module of a command and call its `main`; returns the exit status.
+
+def _call(command: str, handles_signals: bool = False) -> int:
+    """Import the module of a command, of MODULES, and call its `main`; returns the exit status.
 
     handles_signals: `main` sets up what signals do; else they do there what they did before."""
     before = {number: signal.signal(number, _end) for number in STOP_SIGNALS}
@@ -27,7 +37,7 @@ def _call(module: str, handles_signals: bool = False) -> int:
     os.environ["MPLBACKEND"] = "Agg"  # figures go into files; a notebook's backend may not be installed here
     ended: list[int] = []
     atexit.register(_end_at_once, ended)  # the first to be registered is the last to be called
-    main = importlib.import_module(module).main
+    main = importlib.import_module(MODULES[command]).main
     try:
         if not handles_signals:
             for number, handler in before.items():
@@ -55,9 +65,9 @@ def _end(number: int, frame: object) -> None:
     os._exit(EXIT_INTERRUPTED)  # an exception could be lost, or printed, wherever modules are imported
 
 
-run = partial(_call, "dsgd.cli.run", handles_signals=True)
-plot = partial(_call, "dsgd.cli.plot")
-compare = partial(_call, "dsgd.cli.compare", handles_signals=True)
-sweep = partial(_call, "dsgd.cli.sweep")
-reproduce = partial(_call, "dsgd.cli.studies", handles_signals=True)
-calibrate = partial(_call, "dsgd.cli.calibrate")
+run = partial(_call, "run", handles_signals=True)
+plot = partial(_call, "plot")
+compare = partial(_call, "compare", handles_signals=True)
+sweep = partial(_call, "sweep")
+reproduce = partial(_call, "reproduce", handles_signals=True)
+calibrate = partial(_call, "calibrate")

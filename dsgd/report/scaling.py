@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
 from dsgd.record.reader import Run
-from dsgd.record.safe_text import counted, for_terminal
-from dsgd.report.contest import Contender
+from dsgd.record.safe_text import counted
 from dsgd.report.curves import MANY, draw_estimates, time_label
 from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_to_target_s
 from dsgd.report.interval import Estimate, interval_note
@@ -101,19 +100,6 @@ def scalings(runs: Sequence[Run]) -> list[Series]:
     if not any(time_to_target_s(run) is not None for run in aimed):
         raise NoData("no run reached its target")
     return series(aimed, apart_from=("nodes",))
-
-
-def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
-    """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
-    gathered: dict[str, dict[int, Contender]] = {}
-    for contender in sorted(contenders, key=lambda contender: contender.nodes):
-        name = for_terminal(contender.name.removesuffix(f", {counted(contender.nodes, 'node')}"))
-        gathered.setdefault(name, {})[contender.nodes] = contender
-    return [
-        Series(name, [run for contender in by_nodes.values() for run in contender.runs])
-        for name, by_nodes in gathered.items()
-        if len(by_nodes) > 1
-    ]
 
 
 def time_to_target_figure(runs: Sequence[Run]) -> Figure:

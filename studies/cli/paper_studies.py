@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.cli.compose import ConfigTree, Job
-from dsgd.cli.entries import FOLDERS
 from dsgd.cli.folders import owned
 from dsgd.cli.local_sweep import label_jobs
-from dsgd.cli.rounds import LocalRunner, SlurmRunner
 from dsgd.cli.tally import Tally
+from dsgd.comparison.entries import FOLDERS
+from dsgd.comparison.rounds import LocalRunner, SlurmRunner
 from dsgd.host.signals import Interruption
 from dsgd.record.reader import Run
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run

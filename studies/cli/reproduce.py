@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dsgd.cli.arguments import Parser, version_line
 from dsgd.cli.folders import check_writable, owned
-from dsgd.cli.rounds import Unfinished, Usage, ended
+from dsgd.comparison.rounds import Unfinished, Usage, ended
 from dsgd.host.signals import Interruption
 from studies.cli.forecast import forecast
 from studies.cli.paper_studies import Venue, run_pipelines, run_study

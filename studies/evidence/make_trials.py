@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from dsgd.cli.compose import ConfigTree, Job
-from dsgd.cli.entries import FOLDERS
 from dsgd.cli.local_sweep import label_jobs
+from dsgd.comparison.entries import FOLDERS
 from dsgd.record.reader import Run, number, read_env
 from studies.evidence.contrast import Need, Pipelines
 from studies.evidence.paired_t import REPLICATES

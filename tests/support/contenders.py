@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dsgd.comparison.contenders import Contender
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contender
 
 BUDGET_S = 100.0
 

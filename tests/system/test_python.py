@@ -14,9 +14,9 @@ import pytest
 
 import dsgd
 import dsgd.python
+from dsgd.comparison.contenders import goal_of, score
 from dsgd.crossing import RULES
 from dsgd.record.reader import find_runs
-from dsgd.report.contest import goal_of, score
 from dsgd.report.table import run_rows, summary_table
 from dsgd.report.table_layout import ReportTable
 from tests.support.command import call, in_python, marks, summary

@@ -9,10 +9,10 @@ import pytest
 
 from dsgd.cli.plot import main as plot
 from dsgd.cli.sweep import main as sweep
+from dsgd.comparison.comparison_figure import write_comparison
+from dsgd.comparison.contenders import Contender
 from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import find_runs, lines_sha256, read_config
-from dsgd.report.contest import Contender
-from dsgd.report.contest_figure import write_contest
 from dsgd.report.look import Look
 from dsgd.sweep.manifest import locked, point_of
 from tests.support.command import call, shell
@@ -73,12 +73,12 @@ def test_records_of_a_stranger(name: str, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("name", WORST, ids=ascii)
-def test_a_contest_of_a_stranger(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_of_a_stranger(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     contenders = []
     for number, folder in enumerate(hostile_runs(tmp_path / "runs", name)):
         reach(folder, 1.0 + number)
         contenders.append(Contender(f"{name}{number}", name, 8, find_runs([folder]), {}, None, 0))
-    verdict = write_contest(contenders, tmp_path, look=Look(formats=["svg"]))
+    verdict = write_comparison(contenders, tmp_path, look=Look(formats=["svg"]))
     said = capfd.readouterr()
     assert_calm(verdict, said.out, said.err, *written(tmp_path))
 

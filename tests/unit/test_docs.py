@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import plot
-from dsgd.cli.compare import compare_options
-from dsgd.cli.entries import Composer
-from dsgd.contest.tuning import middle
+from dsgd.comparison.command import compare_options
+from dsgd.comparison.entries import Composer
+from dsgd.comparison.tuning import middle
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError
 from tests.support.each_row import each_row

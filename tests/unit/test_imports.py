@@ -46,10 +46,10 @@ WANTED = {
     "engines": {"engines.dist", "engines.sim", "engines.torch", "host", "record", "runner"},
     "torch": {"engines.torch", "runner", "streams", "worker"},
     "report": {"crossing", "record"},
-    "contest": {"checks", "record", "report"},
     "sweep": {"checks", "record"},
     "python": {"record", "report", "runner"},
-    "cli": {"contest", "data", "engines", "engines.dist", "engines.rules", "host", "problem", "record", "report"}
+    "comparison": {"checks", "cli", "crossing", "data", "host", "record", "report", "runner", "sweep"},
+    "cli": {"data", "engines", "engines.dist", "engines.rules", "host", "problem", "record", "report"}
     | {"runner", "sweep"},
 }
 # What an algorithm may import, besides the standard library.

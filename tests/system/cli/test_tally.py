@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.tally import EVERY_S, Tally, duration
-from dsgd.contest.tuning import Axis, Outcome, Values, best, expected_values, next_values
+from dsgd.comparison.tuning import Axis, Outcome, Values, best, expected_values, next_values
 from tests.support.command import on_a_terminal, shell
 
 COMPARED = (

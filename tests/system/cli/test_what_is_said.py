@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import dsgd
-from dsgd.cli.compare import main as compare
 from dsgd.cli.compose import composed
+from dsgd.comparison.command import main as compare
 from dsgd.record.reader import FIELDS, find_runs
 from dsgd.runner.plan import plan_run
 from dsgd.topology import Chain, Ring

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compare import compare_options, main, parser
 from dsgd.cli.compose import ConfigTree
-from dsgd.cli.entries import Composer
+from dsgd.comparison.command import compare_options, main, parser
+from dsgd.comparison.entries import Composer
 from dsgd.record.reader import Run, find_runs
 from tests.support.command import shell, start, wait_until
 

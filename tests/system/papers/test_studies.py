@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.entries import FOLDERS
+from dsgd.comparison.entries import FOLDERS
 from dsgd.runner.plan import plan_run
 from studies.cli.reproduce import main
 from studies.evidence.contrast import Pipelines

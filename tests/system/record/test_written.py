@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.compare import main as compare
 from dsgd.cli.sweep import main as sweep
+from dsgd.comparison.command import main as compare
 from dsgd.record.lock import LOCK
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE
 from dsgd.record.written import ROOM
@@ -58,16 +58,17 @@ def test_a_sweep_on_slurm(
 
 
 def test_what_dsgd_compare_has_kept_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "contest").mkdir()
-    os.mkfifo(tmp_path / "contest" / "comparison.json")
-    assert compare(["algo=sync,gossip", *SMALL, "--folder", str(tmp_path / "contest")]) == 2
+    (tmp_path / "comparison").mkdir()
+    os.mkfifo(tmp_path / "comparison" / "comparison.json")
+    assert compare(["algo=sync,gossip", *SMALL, "--folder", str(tmp_path / "comparison")]) == 2
 
 
 def test_pages_figures_and_tables_are_written_by_the_module_that_looks_first() -> None:
     """dsgd.record.written: unit/record/test_written has what it does."""
     writes = re.compile(r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]")
     root = Path(__file__).parents[3]
-    sources = [path for folder in ("dsgd/report", "dsgd/cli", "studies") for path in (root / folder).rglob("*.py")]
+    folders = ("dsgd/report", "dsgd/comparison", "dsgd/cli", "studies")
+    sources = [path for folder in folders for path in (root / folder).rglob("*.py")]
     assert [str(path) for path in sources if writes.search(path.read_text())] == []
 
 

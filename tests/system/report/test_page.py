@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from dsgd.comparison.comparison_figure import contender_series, page_figures
+from dsgd.comparison.contenders import Contender, compared
 from dsgd.record.reader import find_runs
-from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contender_series, page_figures
 from dsgd.report.curves import MANY
 from dsgd.report.page import page_text
 from tests.support.browser import opened
@@ -104,7 +104,7 @@ def page_of_many(folder: Path) -> Path:
     for algo in ALGORITHMS:
         runs = find_runs([write_record(folder / f"{algo}{seed}", algo, seed=seed) for seed in range(3)])
         contenders.append(Contender(algo, algo, 8, runs, {}, None, 0))
-    found = contest(contenders)
+    found = compared(contenders)
     curves = contender_series(found)
     (folder / "page.html").write_text(page_text(found.runs, "A verdict.", page_figures(contenders), curves))
     return folder / "page.html"

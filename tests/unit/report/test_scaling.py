@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
+from dsgd.comparison.contenders import contender_scalings
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.look import Look
 from dsgd.report.scaling import (
     Base,
-    contender_scalings,
     scaling_figure,
     scalings,
     soonest_base,

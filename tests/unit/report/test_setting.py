@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dsgd.cli.comparison_result import ComparisonResult, report
-from dsgd.contest.options import CompareOptions
+from dsgd.comparison.comparison_figure import comparison_figure, write_comparison
+from dsgd.comparison.comparison_result import ComparisonResult, report
+from dsgd.comparison.contenders import compared
+from dsgd.comparison.options import CompareOptions
 from dsgd.record.reader import Run, find_runs
-from dsgd.report.contest import contest
-from dsgd.report.contest_figure import contest_figure, write_contest
 from dsgd.report.field_plot import field_figure, field_plot, field_table
 from dsgd.report.figures import draw
 from dsgd.report.look import Look
@@ -123,9 +123,9 @@ def in_figure(figure: Any) -> bool:
     return any("messages of 46.8 MB" in " ".join(text.split()) for text in texts)
 
 
-def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
+def test_a_comparison_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
     contenders = [contender("sync", [20.0] * 5), contender("gossip", [math.inf] * 5, lr=0.2)]
-    text = write_contest(contenders, tmp_path, look=Look(formats=["svg"]))
+    text = write_comparison(contenders, tmp_path, look=Look(formats=["svg"]))
     setting = (
         "setting: resnet8 on shapes; lr 0.1 or 0.2; batch 16 per node; 8 nodes; target: test accuracy 0.9, reached"
     )
@@ -141,7 +141,7 @@ def test_a_contest_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path):
     missed = next(run for run in whole["runs"] if "gossip" in run["folder"])
     assert (missed["time_to_target_s"], missed["target_censored_at_s"]) == (None, 100.0)
     with drawing():
-        figure = contest_figure(contest(contenders))
+        figure = comparison_figure(compared(contenders))
     assert tuned in figure.legends[0].get_title().get_text()
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.contest.bisection import CLOSE, Bracket, Enclosure, enclose
+from dsgd.comparison.bisection import CLOSE, Bracket, Enclosure, enclose
 from tests.support.each_row import each_row
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dsgd.cli.compose import ConfigTree
-from dsgd.cli.entries import Composer
-from dsgd.contest.options import CompareOptions
+from dsgd.comparison.entries import Composer
+from dsgd.comparison.options import CompareOptions
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The verdict of a contest: what it says in every case, and what it never says."""
+"""The verdict of a comparison: what it says in every case, and what it never says."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.report.contest import contest
+from dsgd.comparison.comparison_verdict import comparison_verdict, in_sentence, listed, times
+from dsgd.comparison.contenders import compared
 from dsgd.report.interval import Estimate
-from dsgd.report.sentences import contest_verdict, in_sentence, listed, times
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
 
@@ -22,7 +22,7 @@ NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 
 
 def verdict(target: float | None = 0.9, /, **seconds: list[float]) -> str:
-    return contest_verdict(contest([contender(name, values, target=target) for name, values in seconds.items()]))
+    return comparison_verdict(compared([contender(name, values, target=target) for name, values in seconds.items()]))
 
 
 def test_a_clear_winner_is_named_with_its_lead_over_the_next_and_the_ties_behind_it():
@@ -60,7 +60,7 @@ def test_who_did_not_get_there_is_named_with_the_reason():
     runs = [contender("sync", [10] * 5), contender("easgd", [20, 20, 20, INF, INF])]
     runs += [contender("gossip", [INF] * 5, status="diverged"), contender("dpsgd", [INF] * 5)]
     runs += [contender("downpour", [INF] * 5)]
-    assert contest_verdict(contest(runs)) == (
+    assert comparison_verdict(compared(runs)) == (
         f"sync reaches {GOAL} first, after 10 s; easgd takes 2.0 (2.0 or more) times as long; "
         "5 seeds decide little between 5 contenders (with 9 all differences would hold together with 95% confidence). "
         "easgd reaches it on 3 of 5 seeds only; gossip never reaches it (diverged); "
@@ -84,7 +84,7 @@ def test_where_nobody_gets_there_the_nearest_is_named():
         "easgd reaches it on 1 of 5 seeds only; sync does not reach it within 100 s."
     )
     runs = [contender(name, [INF] * 5, status="diverged") for name in ("sync", "gossip")]
-    assert contest_verdict(contest(runs)).endswith(" sync and gossip never reach it (diverged).")
+    assert comparison_verdict(compared(runs)).endswith(" sync and gossip never reach it (diverged).")
 
 
 def test_few_seeds_are_told():
@@ -157,8 +157,8 @@ def test_every_verdict_is_short_grammatical_and_has_no_number_that_is_none(
         contender(f"{name}, {8 * i} nodes" if several_nodes else name, values, nodes=8 * i, target=target, **end)
         for i, (name, (values, end)) in enumerate(zip(NAMES, drawn, strict=False), start=1)
     ]
-    found = contest(contenders)
-    text = contest_verdict(found)
+    found = compared(contenders)
+    text = comparison_verdict(found)
     plain = text.replace("None of the", "")
     assert not re.search(r"\b(nan|inf|never|None)\b", plain.replace("never reach", "").replace("never end", ""))
     assert text.endswith(".")

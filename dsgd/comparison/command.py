@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.cli.arguments import check_quotes, command_parser, key_of, opened
-from dsgd.cli.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.cli.compose import ConfigTree, options_of
-from dsgd.cli.crossing_runs import check_crossing, check_engine, check_target, find_crossing
-from dsgd.cli.entries import Composer, Entry
 from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import CAPTION_HELP, LOG_HELP, log_axes
-from dsgd.cli.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
-from dsgd.cli.stages import Search, cells, measure, measure_cell, tune
 from dsgd.cli.tally import Tally
-from dsgd.contest.options import CompareOptions
-from dsgd.contest.tuning import middle, open_edges, working_range
+from dsgd.comparison.comparison_result import ComparisonResult, contenders_of, report, winner
+from dsgd.comparison.crossing_runs import check_crossing, check_engine, check_target, find_crossing
+from dsgd.comparison.entries import Composer, Entry
+from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
+from dsgd.comparison.stages import Search, cells, measure, measure_cell, tune
+from dsgd.comparison.tuning import middle, open_edges, working_range
 from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
 from dsgd.record.bounded import json_object, read_bounded

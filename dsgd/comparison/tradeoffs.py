@@ -15,16 +15,16 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
+from dsgd.comparison.comparison_figure import contender_series
+from dsgd.comparison.comparison_table import ratio_cell
+from dsgd.comparison.comparison_verdict import Overtaking, in_sentence, overtaking_sentence, three_digits
+from dsgd.comparison.contenders import Contender, Prices, compared, score
 from dsgd.record.safe_text import for_terminal, lines_for_terminal
-from dsgd.report.contest import Contender, Prices, contest, score
-from dsgd.report.contest_figure import contender_series
-from dsgd.report.contest_table import ratio_cell
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
 from dsgd.report.interval import Estimate, interval_note
 from dsgd.report.look import WIDE, Look
 from dsgd.report.ratio import PAIRED
-from dsgd.report.sentences import Overtaking, in_sentence, overtaking_sentence, three_digits
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import label_decades, panels, scale_log, wrapped
 from dsgd.report.style import NoData, annotate, finish, named_styles, write_figure
@@ -46,7 +46,7 @@ class FrontPoint:
 def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
     """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
     times, costs = (
-        {standing.name: standing.score for standing in contest(contenders, by).standings} for by in (None, prices)
+        {standing.name: standing.score for standing in compared(contenders, by).standings} for by in (None, prices)
     )
     medians = {name: (times[name].median, costs[name].median) for name in times}
     reached = {name: here for name, here in medians.items() if math.isfinite(sum(here))}
@@ -79,7 +79,7 @@ def front_sentence(points: Sequence[FrontPoint]) -> str:
 def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     """Draw time against cost, median and interval of each contender, and a line through the front. Raises NoData."""
     points = front_points(contenders, prices)
-    result = contest(contenders)
+    result = compared(contenders)
     styles = {line.label: line.style for line in contender_series(result)}
     figure, (axes,) = panels(1)
     handles: dict[str, Artist] = {}

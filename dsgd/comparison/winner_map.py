@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
+from dsgd.comparison.contenders import Comparison
 from dsgd.record.reader import Run
-from dsgd.report.contest import Contest
 from dsgd.report.interval import NOTHING, Estimate
 from dsgd.report.labels import in_order
 from dsgd.report.look import WIDE, WIDTHS, Look
@@ -69,18 +69,18 @@ class MapCell:
         return text if self.measured else f"{text} ○".strip()
 
 
-def map_cell(values: Mapping[str, Any], contest: Contest, derived: Collection[str] = ()) -> MapCell:
-    """Return the cell of a contest. The second is who cannot be told apart from the first, if there is such a one.
+def map_cell(values: Mapping[str, Any], comparison: Comparison, derived: Collection[str] = ()) -> MapCell:
+    """Return the cell of a comparison. The second is who cannot be told apart from the first, if there is such a one.
 
     derived: names of those whose runs were derived from others."""
-    first, *others = contest.standings
-    by_cost = contest.prices is not None
+    first, *others = comparison.standings
+    by_cost = comparison.prices is not None
     if math.isinf(first.score.median):
-        bounds = [bound for standing in contest.standings if (bound := bound_of(standing.score)) is not None]
+        bounds = [bound for standing in comparison.standings if (bound := bound_of(standing.score)) is not None]
         soonest = min(bounds, key=lambda bound: bound.limit, default=None)
         return MapCell(values, "", "", NOTHING, not derived, soonest, by_cost)
     rivals = ([standing for standing in others if not standing.behind] or others)[:1]
-    ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, contest.seeds)
+    ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, comparison.seeds)
     measured = not any(standing.name in derived for standing in [first, *rivals])
     return MapCell(values, first.name, first.contender.algo, ratio, measured, by_cost=by_cost)
 

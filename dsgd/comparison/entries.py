@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.cli.compose import ConfigTree, Job
-from dsgd.contest.options import CompareOptions
-from dsgd.contest.tuning import Axis, Values
+from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.tuning import Axis, Values
 from dsgd.record.safe_text import counted
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError, shown, value_at

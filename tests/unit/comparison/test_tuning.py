@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.contest.tuning import Axis, Outcome, Values, best, combined, limit_s, next_values, open_edges, working_range
+from dsgd.comparison.tuning import (
+    Axis,
+    Outcome,
+    Values,
+    best,
+    combined,
+    limit_s,
+    next_values,
+    open_edges,
+    working_range,
+)
 from tests.support.each_row import each_row
 
 RATE = Axis("optimizer.lr", 0.05, 0.8)

@@ -22,8 +22,10 @@ import numpy as np
 
 from dsgd.crossing import RULES
 from dsgd.record.reader import Run, number
+from dsgd.record.safe_text import counted, for_terminal
 from dsgd.report.fields import end_s, rule_of, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out
+from dsgd.report.labels import Series
 from dsgd.report.ratio import paired_ratio
 
 GB = 1e9
@@ -131,7 +133,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparison:
     """A comparison. standings: sorted by the median score; the first is what the others are compared to.
 
     prices: by which costs to the target are compared; None: times, or without a target losses."""
@@ -179,7 +181,7 @@ class Contest:
         return [run for standing in self.standings for run in standing.runs]
 
 
-def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Contest:
+def compared(contenders: Sequence[Contender], prices: Prices | None = None) -> Comparison:
     """Score and sort the contenders, by the median of their ratios to the first; who is not apart by that, by median
     score, then who missed least, then the best at the end.
 
@@ -188,7 +190,7 @@ def contest(contenders: Sequence[Contender], prices: Prices | None = None) -> Co
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
     goal = goal_of(contenders[0].runs[0])
-    scored = Contest(goal, [], prices if goal.level is not None else None)
+    scored = Comparison(goal, [], prices if goal.level is not None else None)
     scores = {contender.name: [scored.score(run) for run in contender.runs] for contender in contenders}
     ends = {contender.name: [scored.end(run) for run in contender.runs] for contender in contenders}
 
@@ -254,9 +256,9 @@ def final_loss(run: Run) -> float:
     return number(run.final("train_loss")) if math.isnan(test_loss) else test_loss
 
 
-def distinguishable(contest: Contest, standing: Standing, other: Standing) -> bool:
+def distinguishable(comparison: Comparison, standing: Standing, other: Standing) -> bool:
     """Check that the interval of the ratio of two contenders, corrected for their number, does not hold 1."""
-    ratio = paired_ratio(standing.scores, other.scores, corrected(len(contest.standings)))
+    ratio = paired_ratio(standing.scores, other.scores, corrected(len(comparison.standings)))
     return ratio.low > 1 or ratio.high < 1
 
 
@@ -293,3 +295,16 @@ def _check(contenders: Sequence[Contender]) -> None:
                 raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")
+
+
+def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
+    """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
+    gathered: dict[str, dict[int, Contender]] = {}
+    for contender in sorted(contenders, key=lambda contender: contender.nodes):
+        name = for_terminal(contender.name.removesuffix(f", {counted(contender.nodes, 'node')}"))
+        gathered.setdefault(name, {})[contender.nodes] = contender
+    return [
+        Series(name, [run for contender in by_nodes.values() for run in contender.runs])
+        for name, by_nodes in gathered.items()
+        if len(by_nodes) > 1
+    ]

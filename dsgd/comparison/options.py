@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.checks import check_options
-from dsgd.contest.bisection import Bracket
-from dsgd.contest.tuning import Axis
-from dsgd.report.contest import Prices
+from dsgd.comparison.bisection import Bracket
+from dsgd.comparison.contenders import Prices
+from dsgd.comparison.tuning import Axis
 
 ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")

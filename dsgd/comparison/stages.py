@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dsgd.cli.compose import Job
-from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.rounds import Runner
-from dsgd.contest.derived import can_derive, derived
-from dsgd.contest.options import CompareOptions
-from dsgd.contest.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values, outcome
+from dsgd.comparison.derived import can_derive, derived
+from dsgd.comparison.entries import Composer, Entry
+from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.rounds import Runner
+from dsgd.comparison.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values, outcome
 from dsgd.record.reader import Run
 
 

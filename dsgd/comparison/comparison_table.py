@@ -1,4 +1,4 @@
-"""Make the table of a contest: one row per contender, soonest first, with what tuning it took and what it costs."""
+"""Make the table of a comparison: one row per contender, soonest first, with what tuning it took and what it costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, pairs_of, score
 from dsgd.record.reader import number
 from dsgd.record.safe_text import counted
-from dsgd.report.contest import Contender, Contest, Prices, Standing, pairs_of, score
 from dsgd.report.fields import estimate_of, field_value
 from dsgd.report.interval import CONFIDENCE, Estimate
 from dsgd.report.labels import differing_settings, status_text
@@ -31,36 +31,37 @@ _CSV_FIELDS = (
 )  # fmt: skip
 
 
-def contest_table(contest: Contest, prices: Prices | None = None) -> ReportTable:
-    """Return the table of a contest, with the cost to the target where there are prices.
+def comparison_table(comparison: Comparison, prices: Prices | None = None) -> ReportTable:
+    """Return the table of a comparison, with the cost to the target where there are prices.
 
-    prices: of a cluster; None: those of the contest. In the CSV file each run has a line, with every key in which
+    prices: of a cluster; None: those of the comparison. In the CSV file each run has a line, with every key in which
     configurations differ."""
-    order, timed = contest.standings, contest.goal.level is not None
-    prices = prices or contest.prices
+    order, timed = comparison.standings, comparison.goal.level is not None
+    prices = prices or comparison.prices
     columns: dict[str, list[Cell]] = {"contender": [standing.name for standing in order]}
-    score_heading = "cost" if contest.prices else "time to target (s)" if timed else "loss"
+    score_heading = "cost" if comparison.prices else "time to target (s)" if timed else "loss"
     columns[score_heading] = [standing.score for standing in order]
     if len(order) > 1:
         columns["times the first's"] = [ratio_cell(standing.ratio) for standing in order]
-    if any(run.outcome != "completed" for run in contest.runs):
+    if any(run.outcome != "completed" for run in comparison.runs):
         columns["status"] = [status_text(standing.runs) for standing in order]
     heading, tuned = _tuned([standing.contender for standing in order])
-    if contest.prices is not None:
-        columns["time to target (s)"] = list(_scores(contest, None))
+    if comparison.prices is not None:
+        columns["time to target (s)"] = list(_scores(comparison, None))
     columns |= _measured(order, {"test accuracy": ("test_accuracy", 1)})
     columns |= {heading: list(tuned)} if heading else {}
-    if timed and prices is not None and contest.prices is None:
-        columns["cost"] = list(_scores(contest, prices))
+    if timed and prices is not None and comparison.prices is None:
+        columns["cost"] = list(_scores(comparison, prices))
     columns["tuning runs"] = [standing.contender.spent for standing in order]
     columns |= _measured(order, _OTHERS)
     rows = [list(row) for row in zip(*columns.values(), strict=True)]
-    csv_rows, texts = _csv_rows(contest, prices), frozenset({"contender", "status", heading})
-    return ReportTable(list(columns), texts, rows, csv_rows, _caption(contest, prices, rows), whole=_whole(contest))
+    csv_rows, texts = _csv_rows(comparison, prices), frozenset({"contender", "status", heading})
+    below = _caption(comparison, prices, rows)
+    return ReportTable(list(columns), texts, rows, csv_rows, below, whole=_whole(comparison))
 
 
-def _whole(contest: Contest) -> dict[str, Any]:
-    """Return the contest as plain values: its goal, the setting of its runs, and each contender in its order."""
+def _whole(comparison: Comparison) -> dict[str, Any]:
+    """Return the comparison as plain values: its goal, the setting of its runs, and each contender in its order."""
     contenders = [
         {
             "contender": standing.name,
@@ -70,12 +71,12 @@ def _whole(contest: Contest) -> dict[str, Any]:
             "missed": standing.missed,
             "distinguishable": standing.behind,
         }
-        for standing in contest.standings
+        for standing in comparison.standings
     ]
-    goal = {"of": contest.goal.metric, "level": contest.goal.level, "crossing": contest.goal.crossing}
-    confidence = {"of_all_ratios": max(0.0, contest.confidence), "seeds_needed": contest.seeds_needed}
-    values = {"goal": goal, "ratio": ratio_text(contest), "confidence": confidence, "contenders": contenders}
-    return values | whole_setting(contest.runs)
+    goal = {"of": comparison.goal.metric, "level": comparison.goal.level, "crossing": comparison.goal.crossing}
+    confidence = {"of_all_ratios": max(0.0, comparison.confidence), "seeds_needed": comparison.seeds_needed}
+    values = {"goal": goal, "ratio": ratio_text(comparison), "confidence": confidence, "contenders": contenders}
+    return values | whole_setting(comparison.runs)
 
 
 def ratio_cell(ratio: Estimate) -> Cell:
@@ -83,45 +84,45 @@ def ratio_cell(ratio: Estimate) -> Cell:
     return UNDECIDED if math.isnan(ratio.median) else ratio
 
 
-def ratio_text(contest: Contest) -> str:
-    """Say what the ratios of a contest are."""
-    return PAIRED if contest.prices is None else PAIRED.replace("both times", "both costs")
+def ratio_text(comparison: Comparison) -> str:
+    """Say what the ratios of a comparison are."""
+    return PAIRED if comparison.prices is None else PAIRED.replace("both times", "both costs")
 
 
-def _caption(contest: Contest, prices: Prices | None, rows: Sequence[Sequence[Cell]]) -> str:
+def _caption(comparison: Comparison, prices: Prices | None, rows: Sequence[Sequence[Cell]]) -> str:
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
-    first = contest.standings[0]
-    lines = [caption(contest.runs), *tuning_notes(contest)]
-    if contest.goal.level is None:
+    first = comparison.standings[0]
+    lines = [caption(comparison.runs), *tuning_notes(comparison)]
+    if comparison.goal.level is None:
         lines.append("no target: the loss at the end is compared")
-    if len(contest.standings) > 1:
-        lines.append(f"times the first's, which is the order: {ratio_text(contest)}, over that of {first.name}")
-        lines.append(f"not distinguishable where its interval holds 1; {_confidence(contest)}")
+    if len(comparison.standings) > 1:
+        lines.append(f"times the first's, which is the order: {ratio_text(comparison)}, over that of {first.name}")
+        lines.append(f"not distinguishable where its interval holds 1; {_confidence(comparison)}")
         lines += missed_note(rows)
-    if contest.goal.level is not None and prices is not None:
-        pairs = zip(_scores(contest, prices), contest.standings, strict=True)
+    if comparison.goal.level is not None and prices is not None:
+        pairs = zip(_scores(comparison, prices), comparison.standings, strict=True)
         least, cheapest = min(((cost.median, standing.name) for cost, standing in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
         lines.append(f"cost to the target: {prices.text}{least_text}")
     return "\n".join(line for line in lines if line)
 
 
-def tuning_notes(contest: Contest) -> list[str]:
+def tuning_notes(comparison: Comparison) -> list[str]:
     """Say which keys were tuned for each contender, and in how many runs; nothing where none was."""
-    contenders = [standing.contender for standing in contest.standings]
+    contenders = [standing.contender for standing in comparison.standings]
     keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
     runs = sorted({contender.spent for contender in contenders})
     spent = counted(runs[0], "run") if len(runs) == 1 else f"{runs[0]} to {runs[-1]} runs"
     return [f"tuned for each contender by validation samples: {', '.join(keys)}, in {spent} each"] if keys else []
 
 
-def _confidence(contest: Contest) -> str:
+def _confidence(comparison: Comparison) -> str:
     """Say how sure all intervals of ratios are together."""
-    pairs = pairs_of(len(contest.standings))
+    pairs = pairs_of(len(comparison.standings))
     of_all = f"corrected for {pairs} pairs of contenders: " * (pairs > 1) + "confidence"
-    if contest.confidence >= CONFIDENCE:
-        return f"{of_all} {contest.confidence:.0%}"
-    return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {contest.seeds_needed} seeds"
+    if comparison.confidence >= CONFIDENCE:
+        return f"{of_all} {comparison.confidence:.0%}"
+    return f"{of_all} below {CONFIDENCE:.0%}, for which it takes {comparison.seeds_needed} seeds"
 
 
 def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -> dict[str, list[Cell]]:
@@ -133,9 +134,9 @@ def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -
     return {heading: list(cells) for heading, cells in columns.items() if any(cell.count for cell in cells)}
 
 
-def _scores(contest: Contest, prices: Prices | None) -> list[Estimate]:
+def _scores(comparison: Comparison, prices: Prices | None) -> list[Estimate]:
     """Return the time, or with prices the cost, to the target of each contender, in the order of the standings."""
-    return [replace(contest, prices=prices).estimate(standing.runs) for standing in contest.standings]
+    return [replace(comparison, prices=prices).estimate(standing.runs) for standing in comparison.standings]
 
 
 def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
@@ -153,17 +154,18 @@ def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
     return f"{short[keys[0]] if alone else 'chosen'} (works)", texts
 
 
-def _csv_rows(contest: Contest, prices: Prices | None) -> list[list[Any]]:
-    settings, timed = differing_settings(contest.runs), contest.goal.level is not None
-    chosen = dict.fromkeys(key for standing in contest.standings for key in standing.contender.chosen)
+def _csv_rows(comparison: Comparison, prices: Prices | None) -> list[list[Any]]:
+    settings, timed = differing_settings(comparison.runs), comparison.goal.level is not None
+    chosen = dict.fromkeys(key for standing in comparison.standings for key in standing.contender.chosen)
     keys = [key for key in chosen if key not in settings]
     costs = ["cost"] if timed and prices is not None else []
     head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
     lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
-    entered = [(standing.contender, run) for standing in contest.standings for run in standing.runs]
+    entered = [(standing.contender, run) for standing in comparison.standings for run in standing.runs]
+    level = exact(number(comparison.goal.level))
     for i, (contender, run) in enumerate(entered):
-        value = score(run, contest.goal)
-        described = [contender.name, str(run.folder), run.outcome, run.clock or "", exact(number(contest.goal.level))]
+        value = score(run, comparison.goal)
+        described = [contender.name, str(run.folder), run.outcome, run.clock or "", level]
         cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
         values = [*(texts[i] for texts in settings.values()), *(str(contender.chosen.get(key, "")) for key in keys)]
         works = [exact(end) for end in contender.works or (math.nan, math.nan)]

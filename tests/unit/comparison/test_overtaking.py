@@ -6,8 +6,8 @@ import json
 import math
 from pathlib import Path
 
+from dsgd.comparison.tradeoffs import Overtaking, overtaking_sentence, write_overtaking
 from dsgd.report.look import Look
-from dsgd.report.tradeoffs import Overtaking, overtaking_sentence, write_overtaking
 from tests.support.contenders import run_reaching
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsgd.cli.compose import Job
-from dsgd.cli.entries import Composer, Entry
-from dsgd.cli.rounds import Runner
-from dsgd.cli.stages import Search, derives
-from dsgd.contest.bisection import Bracket, Enclosure, enclose
-from dsgd.contest.derived import derived
+from dsgd.comparison.bisection import Bracket, Enclosure, enclose
+from dsgd.comparison.comparison_verdict import Overtaking, written
+from dsgd.comparison.contenders import goal_of, score
+from dsgd.comparison.derived import derived
+from dsgd.comparison.entries import Composer, Entry
+from dsgd.comparison.rounds import Runner
+from dsgd.comparison.stages import Search, derives
 from dsgd.record.reader import Run
-from dsgd.report.contest import goal_of, score
-from dsgd.report.sentences import Overtaking, written
 from dsgd.runner.values import ConfigError
 
 RunPairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders

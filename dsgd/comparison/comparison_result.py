@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cli.stages import MeasuredCell, Search
-from dsgd.contest.options import CompareOptions
-from dsgd.contest.tuning import working_range
+from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.stages import MeasuredCell, Search
+from dsgd.comparison.tuning import working_range
 from dsgd.host.terminal import table_console
 from dsgd.record.reader import Run
 from dsgd.report.look import Look
 
 if TYPE_CHECKING:
-    from dsgd.report.contest import Contender
-    from dsgd.report.sentences import Overtaking
+    from dsgd.comparison.comparison_verdict import Overtaking
+    from dsgd.comparison.contenders import Contender
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ def report(result: ComparisonResult, look: Look, html: str | None) -> None:
 
 def winner(result: ComparisonResult) -> Mapping[str, Any]:
     """Return the configuration of the first of the contenders, with the values that were chosen."""
-    from dsgd.report.contest import contest
+    from dsgd.comparison.contenders import compared
 
-    first = contest(result.contenders, result.options.deciding_prices).standings[0]
+    first = compared(result.contenders, result.options.deciding_prices).standings[0]
     return first.contender.runs[0].config
 
 
 def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
     """Return the contenders with the chosen values. runs: measured, by the contender's name."""
-    from dsgd.report.contest import Contender
+    from dsgd.comparison.contenders import Contender
 
     contenders: list[Contender] = []
     for search in searches:
@@ -71,14 +71,14 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page.
 
     Returns the lines below the table, which no other table has to repeat."""
-    from dsgd.report.contest import contest
-    from dsgd.report.contest_figure import contender_series, page_figures, write_contest
-    from dsgd.report.contest_table import contest_table
+    from dsgd.comparison.comparison_figure import contender_series, page_figures, write_comparison
+    from dsgd.comparison.comparison_table import comparison_table
+    from dsgd.comparison.contenders import compared
 
     prices, deciding = result.options.prices, result.options.deciding_prices
-    verdict = write_contest(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
-    standings = contest(result.contenders, deciding)
-    table = contest_table(standings, prices)
+    verdict = write_comparison(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
+    standings = compared(result.contenders, deciding)
+    table = comparison_table(standings, prices)
     table.print(table_console())
     known = table.caption.split("\n")
     answer = "\n".join(line for line in verdict.split("\n") if line not in known)
@@ -96,10 +96,10 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
 
 def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print who wins under other conditions, and write the map into the folder. known: lines that stand above."""
-    from dsgd.report.contest import contest
+    from dsgd.comparison.contenders import compared
+    from dsgd.comparison.winner_map import map_cell, write_map
     from dsgd.report.setting import value_text
     from dsgd.report.units import quantity
-    from dsgd.report.winner_map import map_cell, write_map
 
     whatif = result.options.whatif or {}
     axes = result.options.varied or list(whatif)[:1]
@@ -109,7 +109,7 @@ def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) ->
     shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
-            contest(contenders_of(result.searches, cell.runs), result.options.deciding_prices),
+            compared(contenders_of(result.searches, cell.runs), result.options.deciding_prices),
             {search.entry.name for search in result.searches} - cell.measured,
         )
         for cell in result.cells
@@ -124,8 +124,8 @@ def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) ->
 
 def _report_front(result: ComparisonResult, look: Look) -> None:
     """Print who is beaten by no other in both time and cost, and draw it."""
+    from dsgd.comparison.tradeoffs import write_front
     from dsgd.report.style import NoData
-    from dsgd.report.tradeoffs import write_front
 
     prices = result.options.prices
     assert prices is not None  # CompareOptions has checked it
@@ -140,7 +140,8 @@ def _report_front(result: ComparisonResult, look: Look) -> None:
 def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone. known:
     lines that stand above."""
-    from dsgd.report.scaling import contender_scalings, write_scaling
+    from dsgd.comparison.contenders import contender_scalings
+    from dsgd.report.scaling import write_scaling
     from dsgd.report.style import NoData
 
     contenders = list(result.contenders)
@@ -163,7 +164,7 @@ def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]
 
 def _report_crossing(overtaking: Overtaking, folder: Path, look: Look, known: Collection[str]) -> None:
     """Print where one contender overtakes the other, and write it into the folder. known: lines that stand above."""
-    from dsgd.report.tradeoffs import write_overtaking
+    from dsgd.comparison.tradeoffs import write_overtaking
 
     table = write_overtaking(overtaking, folder / "crossing", look)
     print()

@@ -1,4 +1,4 @@
-"""Draw a contest: who gets to the target when, with intervals and seeds, beside the curves that led there;
+"""Draw a comparison: who gets to the target when, with intervals and seeds, beside the curves that led there;
 and write all that it shows: verdict, table and figure."""
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
+from dsgd.comparison.comparison_table import comparison_table, ratio_text, tuning_notes
+from dsgd.comparison.comparison_verdict import comparison_verdict
+from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, compared
 from dsgd.record.reader import number
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
 from dsgd.record.written import write_atomically
-from dsgd.report.contest import Contender, Contest, Prices, Standing, contest
-from dsgd.report.contest_table import contest_table, ratio_text, tuning_notes
 from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
 from dsgd.report.curves import NOTE as GREY
 from dsgd.report.fields import unsmoothed_note
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
 from dsgd.report.look import WIDE, Look
-from dsgd.report.sentences import contest_verdict
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import (
     DECADE,
@@ -47,92 +47,94 @@ _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
 
 
-def contest_figure(contest: Contest) -> Figure:
+def comparison_figure(comparison: Comparison) -> Figure:
     """Draw the scores, the first on top, and, where there are marks, the test accuracy against time; the loss where
     that is the target. The curves of MANY contenders have a small panel each."""
-    field = _field(contest)
+    field = _field(comparison)
     if field is None:
         figure, (scores,) = panels(1)
-        _draw_scores(scores, contest)
-        return finish(figure, contest.runs, _legend(contest, {}), _notes(contest))
-    if len(contest.standings) < MANY:
+        _draw_scores(scores, comparison)
+        return finish(figure, comparison.runs, _legend(comparison, {}), _notes(comparison))
+    if len(comparison.standings) < MANY:
         figure, (scores, curves) = panels(2)
-        _draw_scores(scores, contest)
-        return finish(figure, contest.runs, _legend(contest, _draw_curves(curves, contest, field)), _notes(contest))
-    names = [standing.name for standing in contest.standings]
+        _draw_scores(scores, comparison)
+        handles = _legend(comparison, _draw_curves(curves, comparison, field))
+        return finish(figure, comparison.runs, handles, _notes(comparison))
+    names = [standing.name for standing in comparison.standings]
     left, right, figure = beside_or_below(names, multiples_height(len(names)))
     scores = left.subplots()
-    _draw_scores(scores, contest)
-    small = _draw_small_curves(right, contest, field)
-    return annotate(figure, contest.runs, [*_notes(contest), _small_note(contest)], lettered=[scores, small[0]])
+    _draw_scores(scores, comparison)
+    small = _draw_small_curves(right, comparison, field)
+    notes = [*_notes(comparison), _small_note(comparison)]
+    return annotate(figure, comparison.runs, notes, lettered=[scores, small[0]])
 
 
-def contest_parts(contest: Contest) -> list[Figure]:
+def comparison_parts(comparison: Comparison) -> list[Figure]:
     """Return the two parts of the figure as figures of their own, without the title, which the page around them has."""
     scores, (axes,) = panels(1)
-    _draw_scores(axes, contest)
-    parts = [annotate(scores, [], [*_notes(contest), setting_text(contest.runs)])]
-    field = _field(contest)
-    if field is not None and len(contest.standings) < MANY:
+    _draw_scores(axes, comparison)
+    parts = [annotate(scores, [], [*_notes(comparison), setting_text(comparison.runs)])]
+    field = _field(comparison)
+    if field is not None and len(comparison.standings) < MANY:
         figure, (axes,) = panels(1)
-        parts.append(finish(figure, [], _legend(contest, _draw_curves(axes, contest, field))))
+        parts.append(finish(figure, [], _legend(comparison, _draw_curves(axes, comparison, field))))
     elif field is not None:
-        figure = empty_figure(scores.get_figwidth(), multiples_height(len(contest.standings)))
+        figure = empty_figure(scores.get_figwidth(), multiples_height(len(comparison.standings)))
         part = figure.add_subfigure(figure.add_gridspec()[0])  # the notes take the place of the figure's own label
-        _draw_small_curves(part, contest, field)
-        parts.append(annotate(figure, [], [_small_note(contest)], lettered=[]))
+        _draw_small_curves(part, comparison, field)
+        parts.append(annotate(figure, [], [_small_note(comparison)], lettered=[]))
     return parts
 
 
-def _field(contest: Contest) -> str | None:
+def _field(comparison: Comparison) -> str | None:
     """Return the field that the curves show; None without marks that have any."""
-    fields = ["test_loss", "train_loss"] if contest.goal.metric == "loss" else ["test_accuracy"]
-    return next((field for field in fields if has_data(contest.runs, "time_s", field)), None)
+    fields = ["test_loss", "train_loss"] if comparison.goal.metric == "loss" else ["test_accuracy"]
+    return next((field for field in fields if has_data(comparison.runs, "time_s", field)), None)
 
 
-def _draw_curves(axes: Axes, contest: Contest, field: str) -> dict[str, Artist]:
+def _draw_curves(axes: Axes, comparison: Comparison, field: str) -> dict[str, Artist]:
     """Draw the curves of all contenders in one panel; returns the entries of a legend."""
-    axis = x_axis("time", contest.runs)
-    handles: dict[str, Artist] = {**draw_field(axes, contender_series(contest), axis, field)}
-    if contest.goal.metric == "loss" and (level := contest.goal.level) is not None:
+    axis = x_axis("time", comparison.runs)
+    handles: dict[str, Artist] = {**draw_field(axes, contender_series(comparison), axis, field)}
+    if comparison.goal.metric == "loss" and (level := comparison.goal.level) is not None:
         handles[f"target {level:g}"] = axes.axhline(level, **_TARGET)
-    _scale_time(axes, contest)
+    _scale_time(axes, comparison)
     return handles
 
 
-def _draw_small_curves(figure: SubFigure, contest: Contest, field: str) -> list[Axes]:
+def _draw_small_curves(figure: SubFigure, comparison: Comparison, field: str) -> list[Axes]:
     """Draw the curve of each contender in a small panel, in the order of the standings; returns the panels."""
-    axis = x_axis("time", contest.runs)
-    small = draw_multiples(figure, contender_series(contest), axis, field)
-    if contest.goal.metric == "loss" and contest.goal.level is not None:
+    axis = x_axis("time", comparison.runs)
+    small = draw_multiples(figure, contender_series(comparison), axis, field)
+    if comparison.goal.metric == "loss" and comparison.goal.level is not None:
         for axes in small:
-            axes.axhline(contest.goal.level, **_TARGET)
-    _scale_time(small[0], contest)
+            axes.axhline(comparison.goal.level, **_TARGET)
+    _scale_time(small[0], comparison)
     return small
 
 
-def _small_note(contest: Contest) -> str:
-    level = contest.goal.level
+def _small_note(comparison: Comparison) -> str:
+    level = comparison.goal.level
     return GREY if level is None else f"{GREY}; dashed: the target, {level:g}"
 
 
-def _notes(contest: Contest) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """Return what dots, lines and arrows are, and what was tuned."""
-    note = interval_note([contest.seeds])
-    limited = any(_bound(contest, standing) is not None for standing in contest.standings)
-    return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(contest)]
+    note = interval_note([comparison.seeds])
+    limited = any(_bound(comparison, standing) is not None for standing in comparison.standings)
+    return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(comparison)]
 
 
-def contender_series(contest: Contest) -> list[Series]:
+def contender_series(comparison: Comparison) -> list[Series]:
     """Return the runs of each contender as the curves show them, in the order of the standings."""
-    styled_standings = zip(contest.standings, contender_styles(contest), strict=True)
+    styled_standings = zip(comparison.standings, contender_styles(comparison), strict=True)
     return [Series(standing.name, list(standing.runs), style) for standing, style in styled_standings]
 
 
-def contender_styles(contest: Contest) -> list[dict[str, Any]]:
+def contender_styles(comparison: Comparison) -> list[dict[str, Any]]:
     """Return a style for each contender, in their order: the colour is its algorithm's, the line style belongs to its
     number of nodes, and where all have the same to its options."""
-    contenders = [standing.contender for standing in contest.standings]
+    contenders = [standing.contender for standing in comparison.standings]
     algorithms, options = [contender.algo for contender in contenders], list(map(_options, contenders))
     lines = [contender.nodes for contender in contenders]
     if len({*lines}) == 1:
@@ -151,10 +153,10 @@ def _nodes(count: int) -> str:
     return f", {counted(count, 'node')}"
 
 
-def _legend(contest: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
+def _legend(comparison: Comparison, handles: dict[str, Artist]) -> dict[str, Artist]:
     """Return the entries of the legend: of contenders that are so many options on so many nodes, one for each of either
     instead of one for each contender."""
-    contenders, styles = [standing.contender for standing in contest.standings], contender_styles(contest)
+    contenders, styles = [standing.contender for standing in comparison.standings], contender_styles(comparison)
     if not all(contender.name.endswith(_nodes(contender.nodes)) for contender in contenders):
         return handles
     entries: dict[str, Artist] = {
@@ -166,13 +168,13 @@ def _legend(contest: Contest, handles: dict[str, Artist]) -> dict[str, Artist]:
     return entries | {name: handle for name, handle in handles.items() if name.startswith("target ")}
 
 
-def _draw_scores(axes: Axes, contest: Contest) -> None:
+def _draw_scores(axes: Axes, comparison: Comparison) -> None:
     """Draw a row per contender: median, interval, seeds. Who missed the goal has an arrow at the limit."""
-    scores = _reached(contest)
-    limits = [bound.limit for standing in contest.standings if (bound := _bound(contest, standing)) is not None]
+    scores = _reached(comparison)
+    limits = [bound.limit for standing in comparison.standings if (bound := _bound(comparison, standing)) is not None]
     largest = max([*scores, *limits], default=1.0)
     smallest = min((value for value in scores if value > 0), default=largest)
-    if _logarithmic(contest):
+    if _logarithmic(comparison):
         edge = largest * (largest / smallest) ** ROOM
         axes.set_xscale("log")
         axes.set_xlim(smallest * (smallest / largest) ** ROOM, edge)
@@ -181,17 +183,17 @@ def _draw_scores(axes: Axes, contest: Contest) -> None:
         start = min([0.0, *scores])  # a loss may be negative
         edge = largest + ROOM * (largest - start or 1.0)
         axes.set_xlim(start, edge)
-    for row, (standing, style) in enumerate(zip(contest.standings, contender_styles(contest), strict=True)):
-        bound = _bound(contest, standing)
+    for row, (standing, style) in enumerate(zip(comparison.standings, contender_styles(comparison), strict=True)):
+        bound = _bound(comparison, standing)
         _draw_row(axes, row, standing, style, edge if bound is None else bound.limit)
         if standing.missed:
-            text = _missed(standing, bound, contest.unit)
+            text = _missed(standing, bound, comparison.unit)
             at_edge: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
             axes.annotate(text, (1, row), (10, 0), color=style["color"], fontsize="small", va="center", **at_edge)
-    name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in contest.standings])
-    timed = contest.goal.level is not None
-    label = time_label(contest.runs) if contest.prices is None else f"cost ({contest.prices.text})"
-    axes.set_xlabel(f"{label}\nto {contest.goal.text}" if timed else contest.goal.text)
+    name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in comparison.standings])
+    timed = comparison.goal.level is not None
+    label = time_label(comparison.runs) if comparison.prices is None else f"cost ({comparison.prices.text})"
+    axes.set_xlabel(f"{label}\nto {comparison.goal.text}" if timed else comparison.goal.text)
 
 
 def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], limit: float) -> None:
@@ -208,11 +210,11 @@ def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], l
         axes.plot([score.median], [row], color=colour, marker=style["marker"], markerfacecolor="white", linestyle="")
 
 
-def _bound(contest: Contest, standing: Standing) -> Bound | None:
+def _bound(comparison: Comparison, standing: Standing) -> Bound | None:
     """Return what the seeds that missed the target are known to exceed; None where none did, and where nothing is
     known."""
     missed = [run for run, score in zip(standing.runs, standing.scores, strict=True) if math.isinf(score)]
-    ends = [end for run in missed if math.isfinite(end := contest.end(run))]
+    ends = [end for run in missed if math.isfinite(end := comparison.end(run))]
     return Bound(min(ends), ">") if ends else None
 
 
@@ -223,29 +225,29 @@ def _missed(standing: Standing, bound: Bound | None, unit: str) -> str:
     return wrapped(f"{some} {text}".strip() + status_note(standing.runs), 18)
 
 
-def _reached(contest: Contest) -> list[float]:
+def _reached(comparison: Comparison) -> list[float]:
     """Return the scores of all seeds that got there."""
-    return [value for standing in contest.standings for value in standing.scores if math.isfinite(value)]
+    return [value for standing in comparison.standings for value in standing.scores if math.isfinite(value)]
 
 
-def _logarithmic(contest: Contest) -> bool:
-    scores = _reached(contest)
+def _logarithmic(comparison: Comparison) -> bool:
+    scores = _reached(comparison)
     return bool(scores) and min(scores) > 0 and is_log("x", scores)
 
 
-def _scale_time(axes: Axes, contest: Contest) -> None:
+def _scale_time(axes: Axes, comparison: Comparison) -> None:
     """Make the axis of time logarithmic where that of the scores is, from a little before the first target that was
     reached."""
-    if contest.goal.level is None or contest.prices is not None or not _logarithmic(contest):
+    if comparison.goal.level is None or comparison.prices is not None or not _logarithmic(comparison):
         return
-    drawn = np.array([number(mark.get("time_s")) for run in contest.runs for mark in run.metrics])
-    start, end = max(float(drawn[drawn > 0].min()), min(_reached(contest)) / DECADE), float(np.nanmax(drawn))
+    drawn = np.array([number(mark.get("time_s")) for run in comparison.runs for mark in run.metrics])
+    start, end = max(float(drawn[drawn > 0].min()), min(_reached(comparison)) / DECADE), float(np.nanmax(drawn))
     axes.set_xscale("log")
     axes.set_xlim(start, end)
     label_decades(axes.xaxis, end / start)
 
 
-def write_contest(
+def write_comparison(
     contenders: Sequence[Contender], out: Path, prices: Prices | None = None, look: Look = WIDE, by_cost: bool = False
 ) -> str:
     """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
@@ -253,14 +255,14 @@ def write_contest(
 
     Returns what verdict.txt says. Raises ValueError for contenders that cannot be compared, OSError for files that
     cannot be written."""
-    result = contest(_with_safe_names(contenders), prices if by_cost else None)
-    text = contest_verdict(result)
+    result = compared(_with_safe_names(contenders), prices if by_cost else None)
+    text = comparison_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
     lines = [text, unsmoothed_note(result.runs), *ratios, setting_text(result.runs), *tuning_notes(result)]
     text = lines_for_terminal("\n".join(line for line in lines if line))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
-    contest_table(result, prices).write(out / "contest")
-    write_figure(lambda: contest_figure(result), out / "contest", look)
+    comparison_table(result, prices).write(out / "contest")
+    write_figure(lambda: comparison_figure(result), out / "contest", look)
     return text
 
 
@@ -271,7 +273,7 @@ def page_figures(
 
     prices: by which costs are compared; None: times."""
     with drawing("screen", log):
-        return [svg_text(figure) for figure in contest_parts(contest(_with_safe_names(contenders), prices))]
+        return [svg_text(figure) for figure in comparison_parts(compared(_with_safe_names(contenders), prices))]
 
 
 def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:

@@ -1,4 +1,4 @@
-"""The figure of a contest, by its data: rows, intervals, seeds, edges, styles."""
+"""The figure of a comparison, by its data: rows, intervals, seeds, edges, styles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dsgd.report.contest import Contender, contest
-from dsgd.report.contest_figure import contest_figure
+from dsgd.comparison.comparison_figure import comparison_figure
+from dsgd.comparison.contenders import Contender, compared
 from dsgd.report.style import curve_style, drawing
 from tests.support.arrows import direction
 from tests.support.contenders import contender
@@ -25,7 +25,7 @@ NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 def panels(contenders: list[Contender], width: str = "wide") -> list[Axes]:
     """The panels of the figure, drawn without a warning."""
     with drawing(width):
-        figure = contest_figure(contest(contenders))
+        figure = comparison_figure(compared(contenders))
         FigureCanvasAgg(figure).draw()
     return figure.axes
 

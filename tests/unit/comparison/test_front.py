@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.report.contest import Prices
+from dsgd.comparison.contenders import Prices
+from dsgd.comparison.tradeoffs import front_points, write_front
 from dsgd.report.look import Look
 from dsgd.report.style import NoData
-from dsgd.report.tradeoffs import front_points, write_front
 from tests.support.contenders import contender
 
 PRICES = Prices(node_hour=2.0)
