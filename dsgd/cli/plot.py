@@ -179,8 +179,7 @@ def _write_page(paths: Sequence[str], file: Path) -> int:
 
 def _plot(paths: Sequence[str], out: Path, look: Look, x_axes: Sequence[str], only: Sequence[str]) -> int:
     from dsgd.report.prediction import pairs, pairs_table
-    from dsgd.report.sentences import verdict
-    from dsgd.report.table import summary_table
+    from dsgd.report.table import summary_sentences, summary_table
 
     runs = _read(paths)
 
@@ -201,7 +200,7 @@ def _plot(paths: Sequence[str], out: Path, look: Look, x_axes: Sequence[str], on
         print("\n" * bool(known), end="")
         table.print(table_console(PIPE_WIDTH), known)
         known += table.caption.split("\n")
-    for sentence in verdict(runs):
+    for sentence in summary_sentences(runs):
         print(f"- {for_terminal(sentence)}")
     print()
     for path in [*figures, *written]:

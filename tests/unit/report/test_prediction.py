@@ -13,8 +13,8 @@ from dsgd.record.reader import find_runs
 from dsgd.report.figures import predicted_figure
 from dsgd.report.prediction import Pair, median_step_s, pairs, pairs_table, step_s
 from dsgd.report.scaling import scalings
-from dsgd.report.sentences import verdict
 from dsgd.report.style import NoData
+from dsgd.report.table import summary_sentences
 from tests.support.each_row import each_row
 from tests.support.records import reach, rewrite, write_record
 
@@ -164,17 +164,18 @@ def test_the_verdict_compares_times_of_one_clock(tmp_path: Path):
         reach(folder, seconds)
     runs = find_runs([tmp_path])
     goal = "reaches a test accuracy of 0.9 first, after"
-    assert verdict(runs)[:4] == [
+    assert summary_sentences(runs)[:4] == [
         f"sync, engine=sim {goal} 0.3 s of virtual time; times as long, seed by seed: gossip, engine=sim 2.00",
         f"gossip, engine=dist {goal} 2 s of wall time on the machine it ran on; "
         "times as long, seed by seed: sync, engine=dist 2.00",
         "gossip, engine=sim waits most, its workers are idle 6% of the time; sync, engine=sim least, 3%",
         "sync, engine=dist waits most, its workers are idle 40% of the time; gossip, engine=dist least, 20%",
     ]
-    assert verdict(runs)[4].startswith("time of a step, predicted over measured: 1.00 in the median of 2, 1.00 (")
+    measured = "time of a step, predicted over measured: 1.00 in the median of 2, 1.00 ("
+    assert summary_sentences(runs)[4].startswith(measured)
     real = [run for run in runs if run.clock == "wall"]
     assert (
-        verdict(real)[0]
+        summary_sentences(real)[0]
         == f"gossip {goal} 2 s of wall time on the machine it ran on; times as long, seed by seed: sync 2.00"
     )
 

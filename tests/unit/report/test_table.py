@@ -1,4 +1,4 @@
-"""The summary table on the terminal, as CSV and as Markdown, and the verdict."""
+"""The summary table on the terminal, as CSV and as Markdown, and in sentences."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import field_value, mark_value, target_crossing, time_to_target_s
-from dsgd.report.sentences import verdict
-from dsgd.report.table import by_time, caption, summary_table
+from dsgd.report.table import by_time, caption, summary_sentences, summary_table
 from dsgd.report.table_layout import shown
 from tests.support.records import reach, rewrite, write_record
 
@@ -137,7 +136,7 @@ def test_a_collapsed_run_is_shown_as_such_and_has_reached_nothing(tmp_path: Path
     summary_table(runs).write(tmp_path / "summary")
     row = (tmp_path / "summary.md").read_text().splitlines()[4]
     assert row.startswith("| easgd | never | collapsed | ")
-    sentences = verdict(runs)
+    sentences = summary_sentences(runs)
     assert sentences[0].startswith(f"{others[0][0]} reaches a test accuracy of 0.9 first")
     assert sentences[1] == "a test accuracy of 0.9 is not reached within the budget by easgd"
     assert "ended worse than it began: easgd (collapsed)" in sentences

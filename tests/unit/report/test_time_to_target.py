@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from dsgd.crossing import Aim, Crossing
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import censored_at_s, crossings, estimate_of, time_to_target_s, unsmoothed_note
-from dsgd.report.sentences import verdict
-from dsgd.report.table import summary_table
+from dsgd.report.table import summary_sentences, summary_table
 from dsgd.report.table_layout import MISSED, shown
 from tests.support.records import write_record
 
@@ -115,7 +114,7 @@ def test_a_line_says_that_marks_are_too_few_for_the_smoothed_curve(tmp_path: Pat
         "evaluate more often (eval.every_time_s, eval.every_steps) or set target.crossing=first"
     )
     assert note in summary_table([short, long]).caption.split("\n")
-    assert note in verdict([short, replace(long, config=long.config | {"nodes": 4})])
+    assert note in summary_sentences([short, replace(long, config=long.config | {"nodes": 4})])
     assert unsmoothed_note([long]) == ""
     assert unsmoothed_note([replace(short, summary={**(short.summary or {}), "status": "diverged"})]) == ""
 
