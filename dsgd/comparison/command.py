@@ -18,12 +18,11 @@ from dsgd.cli.folders import check_file, check_writable, owned
 from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import CAPTION_HELP, LOG_HELP, log_axes
 from dsgd.cli.tally import Tally
-from dsgd.comparison.comparison_result import ComparisonResult, contenders_of, report, winner
 from dsgd.comparison.crossing_runs import check_crossing, check_engine, check_target, find_crossing
 from dsgd.comparison.entries import Composer, Entry
 from dsgd.comparison.options import CompareOptions
 from dsgd.comparison.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
-from dsgd.comparison.stages import Search, cells, measure, measure_cell, tune
+from dsgd.comparison.stages import ComparisonResult, Search, cells, contenders_of, measure, measure_cell, tune
 from dsgd.comparison.tuning import middle, open_edges, working_range
 from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
@@ -66,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sharing({}),  # the data of a user's function are loaded once, and what they take is said once
             compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir) as result,
         ):
+            from dsgd.comparison.comparison_result import report, winner  # draws: not before there is a result
+
             report(result, look, typed.html)
             show_use(winner(result), typed.script)
 

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dsgd.comparison.options import CompareOptions
-from dsgd.comparison.stages import MeasuredCell, Search
-from dsgd.comparison.tuning import working_range
+from dsgd.comparison.comparison_figure import contender_series, page_figures, write_comparison
+from dsgd.comparison.comparison_table import comparison_table
+from dsgd.comparison.comparison_verdict import Overtaking
+from dsgd.comparison.contenders import compared, contender_scalings
+from dsgd.comparison.stages import ComparisonResult, contenders_of
+from dsgd.comparison.tradeoffs import write_front, write_overtaking
+from dsgd.comparison.winner_map import map_cell, write_map
 from dsgd.host.terminal import table_console
-from dsgd.record.reader import Run
+from dsgd.record.written import write_atomically
 from dsgd.report.look import Look
-
-if TYPE_CHECKING:
-    from dsgd.comparison.comparison_verdict import Overtaking
-    from dsgd.comparison.contenders import Contender
-
-
-@dataclass(frozen=True)
-class ComparisonResult:
-    """The contenders of a comparison with their measured runs.
-
-    cells: the same under other conditions. overtaking: where one contender overtakes the other; None: not asked."""
-
-    folder: Path
-    options: CompareOptions
-    searches: Sequence[Search]
-    contenders: Sequence[Contender]
-    cells: Sequence[MeasuredCell]
-    overtaking: Overtaking | None = None
+from dsgd.report.page import page_text
+from dsgd.report.scaling import write_scaling
+from dsgd.report.setting import value_text
+from dsgd.report.style import NoData
+from dsgd.report.units import quantity
 
 
 def report(result: ComparisonResult, look: Look, html: str | None) -> None:
@@ -47,34 +37,14 @@ def report(result: ComparisonResult, look: Look, html: str | None) -> None:
 
 def winner(result: ComparisonResult) -> Mapping[str, Any]:
     """Return the configuration of the first of the contenders, with the values that were chosen."""
-    from dsgd.comparison.contenders import compared
-
     first = compared(result.contenders, result.options.deciding_prices).standings[0]
     return first.contender.runs[0].config
-
-
-def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
-    """Return the contenders with the chosen values. runs: measured, by the contender's name."""
-    from dsgd.comparison.contenders import Contender
-
-    contenders: list[Contender] = []
-    for search in searches:
-        entry, measured = search.entry, runs[search.entry.name]
-        values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
-        works = working_range(search.outcomes) if search.outcomes else None
-        nodes = measured[0].nodes or entry.nodes
-        contenders.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
-    return contenders
 
 
 def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]:
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page.
 
     Returns the lines below the table, which no other table has to repeat."""
-    from dsgd.comparison.comparison_figure import contender_series, page_figures, write_comparison
-    from dsgd.comparison.comparison_table import comparison_table
-    from dsgd.comparison.contenders import compared
-
     prices, deciding = result.options.prices, result.options.deciding_prices
     verdict = write_comparison(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
     standings = compared(result.contenders, deciding)
@@ -84,9 +54,6 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
     answer = "\n".join(line for line in verdict.split("\n") if line not in known)
     print(f"\n{answer}\nfigure: {result.folder / 'contest.png'}")
     if html is not None:
-        from dsgd.record.written import write_atomically
-        from dsgd.report.page import page_text
-
         figures = page_figures(result.contenders, look.log, deciding)
         page = page_text(standings.runs, verdict, figures, contender_series(standings))
         write_atomically(Path(html), page.encode())
@@ -96,11 +63,6 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
 
 def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print who wins under other conditions, and write the map into the folder. known: lines that stand above."""
-    from dsgd.comparison.contenders import compared
-    from dsgd.comparison.winner_map import map_cell, write_map
-    from dsgd.report.setting import value_text
-    from dsgd.report.units import quantity
-
     whatif = result.options.whatif or {}
     axes = result.options.varied or list(whatif)[:1]
     others = {key: value_text(values[0]) for key, values in whatif.items() if key not in axes}
@@ -124,9 +86,6 @@ def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) ->
 
 def _report_front(result: ComparisonResult, look: Look) -> None:
     """Print who is beaten by no other in both time and cost, and draw it."""
-    from dsgd.comparison.tradeoffs import write_front
-    from dsgd.report.style import NoData
-
     prices = result.options.prices
     assert prices is not None  # CompareOptions has checked it
     try:
@@ -140,10 +99,6 @@ def _report_front(result: ComparisonResult, look: Look) -> None:
 def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
     """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone. known:
     lines that stand above."""
-    from dsgd.comparison.contenders import contender_scalings
-    from dsgd.report.scaling import write_scaling
-    from dsgd.report.style import NoData
-
     contenders = list(result.contenders)
     nodes = {contender.nodes for contender in contenders}
     for cell in result.cells:
@@ -164,8 +119,6 @@ def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]
 
 def _report_crossing(overtaking: Overtaking, folder: Path, look: Look, known: Collection[str]) -> None:
     """Print where one contender overtakes the other, and write it into the folder. known: lines that stand above."""
-    from dsgd.comparison.tradeoffs import write_overtaking
-
     table = write_overtaking(overtaking, folder / "crossing", look)
     print()
     table.print(table_console(), known)

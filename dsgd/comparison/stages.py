@@ -6,14 +6,27 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dsgd.cli.compose import Job
+from dsgd.comparison.comparison_verdict import Overtaking
+from dsgd.comparison.contenders import Contender
 from dsgd.comparison.derived import can_derive, derived
 from dsgd.comparison.entries import Composer, Entry
 from dsgd.comparison.options import CompareOptions
 from dsgd.comparison.rounds import Runner
-from dsgd.comparison.tuning import Outcome, Values, best, combined, expected_values, limit_s, next_values, outcome
+from dsgd.comparison.tuning import (
+    Outcome,
+    Values,
+    best,
+    combined,
+    expected_values,
+    limit_s,
+    next_values,
+    outcome,
+    working_range,
+)
 from dsgd.record.reader import Run
 
 
@@ -124,3 +137,29 @@ def measure_cell(
     for name, timings in measure(unchanged, composer, runner, *overrides, "engine.gradients=none", later=later).items():
         runs[name] = [derived(run, timing) for run, timing in zip(before[name], timings, strict=True)]
     return MeasuredCell(conditions, runs, frozenset(search.entry.name for search in anew))
+
+
+@dataclass(frozen=True)
+class ComparisonResult:
+    """The contenders of a comparison with their measured runs.
+
+    cells: the same under other conditions. overtaking: where one contender overtakes the other; None: not asked."""
+
+    folder: Path
+    options: CompareOptions
+    searches: Sequence[Search]
+    contenders: Sequence[Contender]
+    cells: Sequence[MeasuredCell]
+    overtaking: Overtaking | None = None
+
+
+def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]]) -> list[Contender]:
+    """Return the contenders with the chosen values. runs: measured, by the contender's name."""
+    contenders: list[Contender] = []
+    for search in searches:
+        entry, measured = search.entry, runs[search.entry.name]
+        values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
+        works = working_range(search.outcomes) if search.outcomes else None
+        nodes = measured[0].nodes or entry.nodes
+        contenders.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
+    return contenders

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from dsgd.comparison.comparison_figure import comparison_figure, write_comparison
-from dsgd.comparison.comparison_result import ComparisonResult, report
+from dsgd.comparison.comparison_result import report
 from dsgd.comparison.contenders import compared
 from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.stages import ComparisonResult
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.field_plot import field_figure, field_plot, field_table
 from dsgd.report.figures import draw
