@@ -123,10 +123,9 @@ def _plot_field(options: argparse.Namespace, look: Look) -> int:
         raise ValueError("--only must not be given with --y, which draws one figure")
     runs, out = _read(options.runs), Path(options.out)
 
-    from dsgd.report.field_plot import check_field, field_figure, field_plot, field_table
+    from dsgd.report.field_plot import field_figure, field_plot, field_table
     from dsgd.report.style import write_figure
 
-    check_field(runs, options.y)
     lines = options.lines.split(",") if options.lines else []
     plot = field_plot(
         runs, options.y, options.x, lines, options.panels or "", options.best_over or "", options.base or ""

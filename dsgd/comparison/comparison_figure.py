@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -21,8 +22,7 @@ from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, 
 from dsgd.record.reader import number
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
 from dsgd.record.written import write_atomically
-from dsgd.report.curves import MANY, draw_field, draw_multiples, has_data, multiples_height, time_label, x_axis
-from dsgd.report.curves import NOTE as GREY
+from dsgd.report.curves import MANY, draw_field, draw_median_curves, has_data, median_curves, time_label, x_axis
 from dsgd.report.fields import unsmoothed_note
 from dsgd.report.interval import interval_note
 from dsgd.report.labels import Series, status_note
@@ -31,19 +31,23 @@ from dsgd.report.setting import setting_text
 from dsgd.report.sheet import (
     DECADE,
     Bound,
-    beside_or_below,
     draw_censored,
     empty_figure,
     is_log,
     label_decades,
+    letter_inches,
     name_bars,
     panels,
+    rows_height,
     wrapped,
 )
 from dsgd.report.sheet import NOTE as ARROWS
 from dsgd.report.style import annotate, drawing, finish, named_styles, svg_text, write_figure
 
 _TARGET: dict[str, Any] = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
+COLUMNS = 3  # of small panels
+LINES = 14  # the height of a small panel in letters' widths
+GREY = "grey: the medians of the others"
 ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
 
 
@@ -61,7 +65,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
         handles = _legend(comparison, _draw_curves(curves, comparison, field))
         return finish(figure, comparison.runs, handles, _notes(comparison))
     names = [standing.name for standing in comparison.standings]
-    left, right, figure = beside_or_below(names, multiples_height(len(names)))
+    left, right, figure = _beside_or_below(names, _small_height(len(names)))
     scores = left.subplots()
     _draw_scores(scores, comparison)
     small = _draw_small_curves(right, comparison, field)
@@ -79,7 +83,7 @@ def comparison_parts(comparison: Comparison) -> list[Figure]:
         figure, (axes,) = panels(1)
         parts.append(finish(figure, [], _legend(comparison, _draw_curves(axes, comparison, field))))
     elif field is not None:
-        figure = empty_figure(scores.get_figwidth(), multiples_height(len(comparison.standings)))
+        figure = empty_figure(scores.get_figwidth(), _small_height(len(comparison.standings)))
         part = figure.add_subfigure(figure.add_gridspec()[0])  # the notes take the place of the figure's own label
         _draw_small_curves(part, comparison, field)
         parts.append(annotate(figure, [], [_small_note(comparison)], lettered=[]))
@@ -104,13 +108,46 @@ def _draw_curves(axes: Axes, comparison: Comparison, field: str) -> dict[str, Ar
 
 def _draw_small_curves(figure: SubFigure, comparison: Comparison, field: str) -> list[Axes]:
     """Draw the curve of each contender in a small panel, in the order of the standings; returns the panels."""
-    axis = x_axis("time", comparison.runs)
-    small = draw_multiples(figure, contender_series(comparison), axis, field)
-    if comparison.goal.metric == "loss" and comparison.goal.level is not None:
-        for axes in small:
+    axis, gathered = x_axis("time", comparison.runs), contender_series(comparison)
+    curves = median_curves(gathered, axis, field)
+    rows = -(-len(curves) // COLUMNS)
+    grid = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    small, unused = grid[: len(curves)], grid[len(curves) :]
+    for axes in unused:
+        axes.remove()
+    for axes in small[-COLUMNS:]:
+        axes.tick_params(labelbottom=True)  # also where the place below is empty
+    columns = max(8, int(0.9 * figure.bbox.width / figure.dpi / COLUMNS / letter_inches()))
+    for axes, i in zip(small, curves, strict=True):
+        draw_median_curves(axes, gathered, curves, axis, field, focus=i)
+        title = wrapped(gathered[i].label + status_note(gathered[i].runs), columns)
+        axes.set_title(title, loc="left", fontsize="medium")
+        axes.tick_params(labelsize="small")
+    figure.supxlabel(small[0].get_xlabel().replace("\n", " "), fontsize="medium")
+    figure.supylabel(small[0].get_ylabel(), fontsize="medium")
+    for axes in small:
+        axes.set(xlabel="", ylabel="")
+        if comparison.goal.metric == "loss" and comparison.goal.level is not None:
             axes.axhline(comparison.goal.level, **_TARGET)
     _scale_time(small[0], comparison)
     return small
+
+
+def _small_height(count: int) -> float:
+    """Return the inches that so many small panels need."""
+    return letter_inches() * (LINES * -(-count // COLUMNS) + 8)
+
+
+def _beside_or_below(names: Sequence[str], below: float) -> tuple[SubFigure, SubFigure, Figure]:
+    """Make a figure of two parts, side by side, on a narrow page one below the other. names: of the rows in the first
+    part. below: inches of the second one's height."""
+    width = matplotlib.rcParams["figure.figsize"][0]
+    narrow = width < 60 * letter_inches()
+    above = rows_height(names, width if narrow else width / 2) + 5 * letter_inches()  # a title, two lines of a label
+    height = above + below if narrow else max(above, below)
+    figure = empty_figure(width, height)
+    grid = figure.add_gridspec(2, 1, height_ratios=[above, below]) if narrow else figure.add_gridspec(1, 2)
+    return figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1]), figure
 
 
 def _small_note(comparison: Comparison) -> str:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.record.reader import Run, number
 from dsgd.report.fields import LABELS, mark_value
 from dsgd.report.interval import NOTHING, Estimate, estimate, interval_note
 from dsgd.report.labels import Series, clock_text, series, status_note
-from dsgd.report.sheet import Bound, bound_of, draw_limits, is_missed, letter_inches, panels, scale_log, wrapped
+from dsgd.report.sheet import Bound, bound_of, draw_limits, is_missed, panels, scale_log, wrapped
 from dsgd.report.style import NoData, finish, plot_band, styled
 
 X_FIELDS = {"time": "time_s", "epochs": "epoch", "bytes": "bytes_sent", "samples": "samples"}
@@ -233,36 +233,3 @@ def draw_estimates(
             handles[line.label] = plot_band(axes, x, middle, low, high, **style)
     draw_limits(axes, limits, unit)
     return handles
-
-
-COLUMNS = 3
-LINES = 14  # the height of a panel in letters' widths
-NOTE = "grey: the medians of the others"
-
-
-def multiples_height(count: int) -> float:
-    """Return the inches that so many panels need."""
-    return letter_inches() * (LINES * -(-count // COLUMNS) + 8)
-
-
-def draw_multiples(figure: SubFigure, gathered: Sequence[Series], axis: XAxis, field: str) -> list[Axes]:
-    """Draw a field in a panel for each series, in their order, with one pair of labels; returns the panels."""
-    curves = median_curves(gathered, axis, field)
-    rows = -(-len(curves) // COLUMNS)
-    grid = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
-    panels, unused = grid[: len(curves)], grid[len(curves) :]
-    for axes in unused:
-        axes.remove()
-    for axes in panels[-COLUMNS:]:
-        axes.tick_params(labelbottom=True)  # also where the place below is empty
-    columns = max(8, int(0.9 * figure.bbox.width / figure.dpi / COLUMNS / letter_inches()))
-    for axes, i in zip(panels, curves, strict=True):
-        draw_median_curves(axes, gathered, curves, axis, field, focus=i)
-        title = wrapped(gathered[i].label + status_note(gathered[i].runs), columns)
-        axes.set_title(title, loc="left", fontsize="medium")
-        axes.tick_params(labelsize="small")
-    figure.supxlabel(panels[0].get_xlabel().replace("\n", " "), fontsize="medium")
-    figure.supylabel(panels[0].get_ylabel(), fontsize="medium")
-    for axes in panels:
-        axes.set(xlabel="", ylabel="")
-    return panels

@@ -84,8 +84,9 @@ def field_plot(
     """Gather a field of runs by keys. x: a key or one of OF_MARKS. lines: keys; none: whatever else differs.
 
     best: a key of which each configuration keeps its best value. base: what values are divided by, `algo=sync,nodes=1`.
-    Raises ValueError for keys that the runs do not have, and where runs that are no seeds of each other would be one
-    point."""
+    Raises ValueError for a field and keys that the runs do not have, and where runs that are no seeds of each other
+    would be one point."""
+    _check_field(runs, y)
     runs, notes, label_text = list(runs), list[str](), LABELS.get(y, y)
     x_key = "" if x in OF_MARKS else find_key(runs, x, "--x")
     line_keys = [find_key(runs, key, "--lines") for key in lines]
@@ -121,7 +122,7 @@ def field_plot(
     return plot
 
 
-def check_field(runs: Sequence[Run], name: str) -> None:
+def _check_field(runs: Sequence[Run], name: str) -> None:
     """Raise ValueError, with near matches, unless some run has a number for a field."""
     present = field_names(runs)
     if name in present:

@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
@@ -69,18 +69,6 @@ class RoomyLocator(AutoLocator):
 def empty_figure(width: float, height: float) -> Figure:
     """Make a figure of this size in inches that lays out what is drawn on it."""
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
-
-
-def beside_or_below(names: Sequence[str], below: float) -> tuple[SubFigure, SubFigure, Figure]:
-    """Make a figure of two parts, side by side, on a narrow page one below the other. names: of the rows in the first
-    part. below: inches of the second one's height."""
-    width = matplotlib.rcParams["figure.figsize"][0]
-    narrow = width < 60 * letter_inches()
-    above = rows_height(names, width if narrow else width / 2) + 5 * letter_inches()  # a title, two lines of a label
-    height = above + below if narrow else max(above, below)
-    figure = empty_figure(width, height)
-    grid = figure.add_gridspec(2, 1, height_ratios=[above, below]) if narrow else figure.add_gridspec(1, 2)
-    return figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1]), figure
 
 
 def wrapped(text: str, columns: int = 42) -> str:
