@@ -47,35 +47,31 @@ OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a k
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One panel. title: like `nodes=8`; empty without a panel key, as is its value, whose text is that of the records.
-    lines: of all panels, each with its runs here, and their estimates by the value of the key."""
-
-    title: str
-    value: str
-    lines: list[tuple[Series, dict[str, Estimate]]]
-
-
-@dataclass(frozen=True)
 class FieldPlot:
     """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
 
-    series: the lines of all panels. notes: how runs were chosen, what intervals are, which runs have no number.
-    speed_up: the values are ratios, in place of the field itself."""
+    series: the lines of all panels. panels: by the value of their key, which is empty for a single one: the lines, with
+    their runs there and estimates by the value of x. notes: how runs were chosen, what intervals are, which runs have
+    no number. speed_up: the values are ratios, in place of the field itself."""
 
     y: str
     x: str
     label: str
     runs: list[Run]
     series: list[Series]
-    panels: list[Panel]
+    panel_key: str
+    panels: dict[str, list[tuple[Series, dict[str, Estimate]]]]
     notes: list[str]
     speed_up: bool
 
     @property
     def points(self) -> list[tuple[str, Estimate]]:
         """Return the points of all lines and panels: value of the key, estimate of the field."""
-        return [point for panel in self.panels for _, points in panel.lines for point in points.items()]
+        return [point for lines in self.panels.values() for _, points in lines for point in points.items()]
+
+    def title(self, value: str) -> str:
+        """Return the title of a panel, like `nodes=8`; empty without a panel key."""
+        return assigned(_short(self.panel_key), self.panel_key, value) if self.panel_key else ""
 
 
 def field_plot(
@@ -105,15 +101,14 @@ def field_plot(
         notes.append(f"ratio: {PAIRED}")
     lined = styled(_lines(runs, line_keys, [key for key in (x_key, panel_key) if key]))
     flats = {id(run): flat for run, flat in zip(runs, flatten(runs), strict=True)}
-    all_panels = []
+    all_panels: dict[str, list[tuple[Series, dict[str, Estimate]]]] = {}
     for title in in_order(flat[panel_key] for flat in flats.values()) if panel_key else [""]:
         shown = [
             replace(line, runs=[run for run in line.runs if not panel_key or flats[id(run)][panel_key] == title])
             for line in lined
         ]
-        points = [(line, _points(line, x_key, flats, value)) for line in shown if line.runs]
-        all_panels.append(Panel(assigned(_short(panel_key), panel_key, title) if panel_key else "", title, points))
-    plot = FieldPlot(y, x_key or x, label_text, runs, lined, all_panels, notes, bool(base))
+        all_panels[title] = [(line, _points(line, x_key, flats, value)) for line in shown if line.runs]
+    plot = FieldPlot(y, x_key or x, label_text, runs, lined, panel_key, all_panels, notes, bool(base))
     note = interval_note([point.count for _, point in plot.points])
     without = sum(value([run]).count == 0 for run in runs)
     notes += [note] * bool(note) + [f"{without} of {len(runs)} runs have no number for it"] * bool(without)
@@ -163,14 +158,14 @@ def best_over(runs: Sequence[Run], key: str, field: str) -> tuple[list[Run], str
 
 def field_table(plot: FieldPlot) -> ReportTable:
     """Return a row per point; in the CSV file median and interval are columns of their own."""
-    panel_key = plot.panels[0].title.partition("=")[0]
+    panel_key = plot.title(next(iter(plot.panels))).partition("=")[0]
     heads = [head for head in (_short(plot.x), panel_key) if head]
     heading = plot.label.replace("\n", " ")
     rows: list[list[Cell]] = []
     csv_rows = [["line", plot.x, *[panel_key] * bool(panel_key), "median", "low", "high", "seeds"]]
-    for panel in plot.panels:
-        where = [panel.value] if panel_key else []
-        for line, points in panel.lines:
+    for panel, lines in plot.panels.items():
+        where = [panel] if panel_key else []
+        for line, points in lines:
             for x, value in points.items():
                 rows.append([line.label, x, *where, value, value.count])
                 numbers = [exact(number) for number in (value.median, value.low, value.high)]
@@ -226,12 +221,12 @@ def field_figure(plot: FieldPlot) -> Figure:
     by_default = True if plot.y.endswith("error") else None  # else where they span a decade
     logarithmic = bool((known > 0).all()) and all(scale_log(ax, "y", known, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, plot.panels, strict=True):
-        lines = [(line, {places[x]: value for x, value in points.items()}) for line, points in panel.lines]
+    for panel_axes, (panel, lines) in zip(axes, plot.panels.items(), strict=True):
+        placed = [(line, {places[x]: value for x, value in points.items()}) for line, points in lines]
         names = panel_axes.get_xlim() == (-0.5, len(places) - 0.5)
-        handles |= draw_estimates(panel_axes, lines, "" if plot.speed_up else " s", names)
+        handles |= draw_estimates(panel_axes, placed, "" if plot.speed_up else " s", names)
         panel_axes.set_ylabel("\n".join(wrapped(line, 30) for line in plot.label.split("\n")))
-        panel_axes.set_title(panel.title, fontsize="medium")
+        panel_axes.set_title(plot.title(panel), fontsize="medium")
         if not logarithmic and plot.y.endswith(("_s", "_total", "_step", "_node")):
             panel_axes.set_ylim(bottom=0)
     if len(axes) > 1:
@@ -250,9 +245,9 @@ def _curves(plot: FieldPlot) -> Figure:
         raise NoData(f"no run has {plot.y} against {axis.field} in its marks")
     figure, axes = panels(len(plot.panels))
     handles: dict[str, Line2D] = {}
-    for panel_axes, panel in zip(axes, plot.panels, strict=True):
-        handles |= draw_field(panel_axes, [line for line, _ in panel.lines], axis, plot.y)
-        panel_axes.set_title(panel.title, fontsize="medium")
+    for panel_axes, (panel, lines) in zip(axes, plot.panels.items(), strict=True):
+        handles |= draw_field(panel_axes, [line for line, _ in lines], axis, plot.y)
+        panel_axes.set_title(plot.title(panel), fontsize="medium")
     return finish(figure, plot.runs, handles, plot.notes)
 
 
@@ -284,9 +279,9 @@ def _never(plot: FieldPlot, label: str) -> str:
     """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
     unit = quantity(plot.x, in_order(x for x, _ in plot.points))
     missed = [
-        " ".join(part for part in (unit.text(x), unit.unit, panel.title) if part)
-        for panel in plot.panels
-        for line, points in panel.lines
+        " ".join(part for part in (unit.text(x), unit.unit, plot.title(panel)) if part)
+        for panel, lines in plot.panels.items()
+        for line, points in lines
         for x, value in points.items()
         if line.label == label and is_missed(value)
     ]

@@ -36,19 +36,19 @@ def grid(tmp_path: Path) -> list[Run]:
 
 
 def medians(found: FieldPlot) -> dict[str, list[tuple[str, float]]]:
-    """Line: (x, median) of its points, of a comparison with one panel."""
-    (panel,) = found.panels
-    return {one.label: [(x, round(value.median, 9)) for x, value in points.items()] for one, points in panel.lines}
+    """Line: (x, median) of its points, of a plot with one panel."""
+    (lines,) = found.panels.values()
+    return {one.label: [(x, round(value.median, 9)) for x, value in points.items()] for one, points in lines}
 
 
 def test_a_field_over_a_key_has_a_line_per_configuration_and_a_point_per_value(grid: list[Run]):
     found = field_plot(grid, "test_error", "nodes")
     assert medians(found)["sync, lr=0.1"] == [("2", 0.11), ("4", 0.11), ("32", 0.11)]
     assert medians(found)["gossip, lr=0.2"] == [("2", 0.105), ("4", 0.105), ("32", 0.105)]
-    assert all(value.count == 3 for value in found.panels[0].lines[0][1].values())
-    (panel, other) = field_plot(grid, "test_error", "nodes", panels="lr").panels
-    assert (panel.title, other.title) == ("lr=0.1", "lr=0.2")
-    assert [one.label for one, _ in panel.lines] == [one.label for one, _ in other.lines] == ["gossip", "sync"]
+    assert all(value.count == 3 for value in found.panels[""][0][1].values())
+    found = field_plot(grid, "test_error", "nodes", panels="lr")
+    assert list(map(found.title, found.panels)) == ["lr=0.1", "lr=0.2"]
+    assert [[one.label for one, _ in lines] for lines in found.panels.values()] == [["gossip", "sync"]] * 2
 
 
 def test_the_best_over_a_key_is_chosen_for_each_configuration_and_told(grid: list[Run], tmp_path: Path):
@@ -70,7 +70,7 @@ def test_a_speed_up_is_over_one_base_seed_by_seed(grid: list[Run], tmp_path: Pat
     runs = [run for run in find_runs([tmp_path]) if run.setting("optimizer.lr") == 0.1]
     found = field_plot(runs, "time_s", "nodes", base="algo=sync,nodes=2")
     assert medians(found) == {"sync": [("2", 1), ("4", 2), ("32", 16)], "gossip": [("2", 1), ("4", 2), ("32", 16)]}
-    assert [value.high for value in found.panels[0].lines[0][1].values()] == [2, 4, 32]
+    assert [value.high for value in found.panels[""][0][1].values()] == [2, 4, 32]
     assert found.label.endswith("speed-up over algo=sync, nodes=2")
     rate = field_plot(runs, "samples_per_s", "nodes", base="algo=sync,nodes=2")
     assert medians(rate)["gossip"] == [("2", 1), ("4", 2), ("32", 16)]
