@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsgd.cli.compose import Job
-from dsgd.comparison.bisection import Bracket, Enclosure, enclose
+from dsgd.comparison.bisection import Bracket, enclose
 from dsgd.comparison.comparison_verdict import Overtaking, written
 from dsgd.comparison.contenders import goal_of, score
 from dsgd.comparison.derived import derived
@@ -17,7 +17,8 @@ from dsgd.comparison.stages import Search, derives
 from dsgd.record.reader import Run
 from dsgd.runner.values import ConfigError
 
-RunPairs = dict[float, tuple[Run, Run]]  # by the value of the key, the runs of the two contenders
+# by the value of the key, then by the place of the seed: the runs of both contenders
+TriedPairs = dict[float, dict[int, tuple[Run, Run]]]
 
 
 def check_crossing(entries: Sequence[Entry]) -> None:
@@ -50,13 +51,16 @@ def find_crossing(
     before: the measured runs of both, by their names, a run for each seed. Raises ConfigError after the runs at the two
     ends if the bracket does not hold the crossing of most seeds."""
     seeds = range(len(before[searches[0].entry.name]))
-    runs: list[RunPairs] = [{} for _ in seeds]
+    pairs: TriedPairs = {}
     ends = (bracket.low, bracket.high)
     left = len(seeds) * len(searches) * bracket.halvings
-    _measure({value: list(seeds) for value in ends}, bracket.key, searches, before, composer, runner, runs, left)
-    first_below = _leader_below(bracket, searches, runs)
+    _measure({value: list(seeds) for value in ends}, bracket.key, searches, before, composer, runner, pairs, left)
+    first_below = _leader_below(bracket, searches, [pairs[value] for value in ends])
     while True:
-        enclosures = [_enclosure(bracket, pairs, first_below) for pairs in runs]
+        enclosures = [
+            enclose(bracket, {value: _leads(tried[i], first_below) for value, tried in pairs.items() if i in tried})
+            for i in seeds
+        ]
         wanted: dict[float, list[int]] = {}
         for seed, enclosure in enumerate(enclosures):
             if enclosure.next is not None:
@@ -64,17 +68,20 @@ def find_crossing(
         if not wanted:
             break
         left -= len(searches) * sum(map(len, wanted.values()))
-        _measure(wanted, bracket.key, searches, before, composer, runner, runs, max(left, 0))
-    order = (0, 1) if first_below else (1, 0)
-    below, above = (searches[i].entry for i in order)
-    tried = sorted({value for pairs in runs for value in pairs})
+        _measure(wanted, bracket.key, searches, before, composer, runner, pairs, max(left, 0))
+    first, second = (search.entry for search in searches)
+    below, above = (first, second) if first_below else (second, first)
+    runs = {
+        value: [pair if first_below else (pair[1], pair[0]) for _, pair in sorted(tried.items())]
+        for value, tried in sorted(pairs.items())
+    }
     return Overtaking(
         bracket.key,
         below.name,
         above.name,
         (below.algo, above.algo),
         [(enclosure.low, enclosure.high) for enclosure in enclosures],
-        {value: [_ordered(pairs[value], order) for pairs in runs if value in pairs] for value in tried},
+        runs,
     )
 
 
@@ -85,10 +92,10 @@ def _measure(
     before: Mapping[str, list[Run]],
     composer: Composer,
     runner: Runner,
-    runs: Sequence[RunPairs],
+    pairs: TriedPairs,
     later: int,
 ) -> None:
-    """Run both contenders in one round, and add the pairs to `runs`. wanted: values of the key, each with its seeds.
+    """Run both contenders in one round, and add their runs to `pairs`. wanted: values of the key, each with its seeds.
 
     later: how many runs will follow, about."""
     jobs: list[Job] = []
@@ -110,38 +117,30 @@ def _measure(
                 measured = [derived(before[name][seed], run) for seed, run in zip(seeds, measured, strict=True)]
             sides.append(measured)
         for seed, pair in zip(seeds, zip(*sides, strict=True), strict=True):
-            runs[seed][value] = (pair[0], pair[1])
+            pairs.setdefault(value, {})[seed] = (pair[0], pair[1])
 
 
-def _enclosure(bracket: Bracket, pairs: RunPairs, first_below: bool) -> Enclosure:
-    leads = {value: _first_leads(pair) for value, pair in pairs.items()}
-    return enclose(bracket, {value: None if lead is None else lead == first_below for value, lead in leads.items()})
+def _leads(pair: tuple[Run, Run], first: bool = True) -> bool | None:
+    """Return whether the first contender is ahead, or the second one; None where neither is."""
+    ours, theirs = (score(run, goal_of(run)) for run in pair)
+    return None if ours == theirs or math.isnan(ours + theirs) else (ours < theirs) == first
 
 
-def _first_leads(pair: tuple[Run, Run]) -> bool | None:
-    """Return whether the first contender is ahead; None where neither is."""
-    first, second = (score(run, goal_of(run)) for run in pair)
-    return None if first == second or math.isnan(first + second) else first < second
-
-
-def _leader_below(bracket: Bracket, searches: Sequence[Search], runs: Sequence[RunPairs]) -> bool:
-    """Return whether the first contender is the one that leads at low values. Raises ConfigError if neither leads there
-    and is overtaken at the other end on most seeds."""
-    at_ends = [tuple(_first_leads(pairs[value]) for value in (bracket.low, bracket.high)) for pairs in runs]
+def _leader_below(bracket: Bracket, searches: Sequence[Search], ends: Sequence[Mapping[int, tuple[Run, Run]]]) -> bool:
+    """Return whether the first contender is the one that leads at low values. ends: of the bracket, the runs of each
+    seed. Raises ConfigError if neither leads there and is overtaken at the other end on most seeds."""
+    leads = [[_leads(pair) for _, pair in sorted(end.items())] for end in ends]
+    seeds = len(leads[0])
     for first_below in (True, False):
-        if 2 * at_ends.count((first_below, not first_below)) > len(runs):
+        if 2 * list(zip(*leads, strict=True)).count((first_below, not first_below)) > seeds:
             return first_below
     names = [search.entry.name for search in searches]
     counts = [
-        f"{names[0]} is ahead on {leads.count(True)} of {len(runs)} seeds and {names[1]} on {leads.count(False)} "
+        f"{names[0]} is ahead on {of_end.count(True)} of {seeds} seeds and {names[1]} on {of_end.count(False)} "
         f"at {written(bracket.key, value)}"
-        for value, leads in zip((bracket.low, bracket.high), zip(*at_ends, strict=True), strict=True)
+        for value, of_end in zip((bracket.low, bracket.high), leads, strict=True)
     ]
     raise ConfigError(
         f"compare.bracket must hold the crossing of most seeds, got [{bracket.low:g}, {bracket.high:g}] of "
         f"{bracket.key}: {', '.join(counts)}"
     )
-
-
-def _ordered(pair: tuple[Run, Run], order: tuple[int, int]) -> tuple[Run, Run]:
-    return pair[order[0]], pair[order[1]]
