@@ -30,6 +30,12 @@ class Diverged(ArithmeticError):
     """Raised in place of a gradient whose mini-batch has a loss beyond the limit."""
 
 
+def marks_due(amount: float, interval: float) -> int:
+    """Return how many marks are due after so many samples or seconds, one at each multiple of the interval."""
+    marks = int(amount // interval)
+    return marks + (amount >= (marks + 1) * interval)  # 512 // 102.4 is 4, because 102.4 is a little more than that
+
+
 def limit_of_mark(experiment: Experiment, first: float) -> float:
     """Return the largest loss of a mark with which a run goes on. first: the loss of the first mark."""
     return experiment.eval.diverged_factor * max(first, 1.0)

@@ -1,5 +1,6 @@
-"""The rules of a step that every engine follows: when training ends, at what rate, what a step changes, and
-into how many buckets a gradient is cut, each all-reduced as soon as the backward pass has finished it."""
+"""The rules of a step that every engine follows: when training ends, at what rate, what a step changes, after which
+steps lock-step has a mark, and into how many buckets a gradient is cut, each all-reduced as soon as the backward pass
+has finished it."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from math import ceil
 
 from torch import Tensor
 
+from dsgd.engines.rules.marks import marks_due
 from dsgd.experiment import Experiment
 from dsgd.optim.optimizer import Matrix, State
 from dsgd.worker import Worker
@@ -59,3 +61,10 @@ class StepRules:
         state = self._experiment.optimizer.step(worker.x, g, state, rate, self._matrices)
         worker.steps += 1
         return state
+
+    def is_at_mark(self, worker: Worker) -> bool:
+        """Tell whether a mark by samples follows the worker's latest step in lock-step. None follows its last step:
+        what comes after that, an average maybe, belongs to the output, which the mark at the end shows."""
+        unit, interval = self._experiment.unit, self._experiment.mark_samples
+        before, now = (marks_due(steps * unit, interval) for steps in (worker.steps - 1, worker.steps))
+        return self._experiment.algo.lockstep and now > before and not self.done(worker, 0)

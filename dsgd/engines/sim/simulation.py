@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dsgd.engines.rules.marks import Counters, Mark, Progress, summary_of
+from dsgd.engines.rules.marks import Counters, Mark, Progress, marks_due, summary_of
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.sim.conservation import ConservingMachine
 from dsgd.engines.sim.machine import Machine
@@ -105,7 +105,6 @@ class Simulation:
         mark of samples comes after all events of its time."""
         machine, every_s, limit_s = self.machine, self.experiment.eval.every_time_s, self.experiment.budget.time_s
         now, following = machine.loop.now, machine.loop.next_time
-        interval = self.experiment.mark_samples
         if self.end_s is None:
             if machine.over:
                 self.end_s = now
@@ -115,8 +114,9 @@ class Simulation:
                 stuck = [task.owner.worker.rank for task in machine.tasks if not task.finished]
                 raise RuntimeError(f"workers {stuck} wait for something that never happens, at {now:g} s")
         over = self.end_s is not None
-        if machine.samples >= self.progress.next_samples * interval and (over or following is None or following > now):
-            self.progress.next_samples = int(machine.samples // interval) + 1
+        due = marks_due(machine.samples, self.experiment.mark_samples)
+        if due >= self.progress.next_samples and (over or following is None or following > now):
+            self.progress.next_samples = due + 1
             return now
         if every_s is not None and following is not None and not over:
             mark_s = self.progress.next_time * every_s

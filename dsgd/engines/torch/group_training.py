@@ -113,12 +113,8 @@ class GroupTraining:
         return self.rules.learning_rate(worker, 0)
 
     def step(self, worker: Worker, g: Tensor) -> None:
-        experiment = self.experiment
         self.optimizer_state: State | None = self.rules.step(worker, g, self.optimizer_state, 0)
-        before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
-        crosses = now // experiment.mark_samples > before // experiment.mark_samples
-        # what follows the last step, an average maybe, belongs to the output: the mark at the end shows it
-        self._due = crosses and not self.rules.done(worker, 0)
+        self._due = self.rules.is_at_mark(worker)
 
     def remembered(self) -> Sequence[Tensor]:
         return remembered(self.optimizer_state)

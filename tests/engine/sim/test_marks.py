@@ -1,4 +1,4 @@
-"""Whose accuracies a mark of a simulated run evaluates: `eval.workers` in between, everybody at both ends."""
+"""When a simulated run has marks, and whose accuracies they evaluate: `eval.workers` in between, all at both ends."""
 
 from __future__ import annotations
 
@@ -77,3 +77,9 @@ def test_a_run_that_goes_on_evaluates_the_same_workers_at_the_same_marks() -> No
     assert len(marks) == 3 < len(whole.marks)
     assert marks + list(resumed.run()) == whole.marks
     assert resumed.summary() == whole.summary
+
+
+def test_a_mark_at_a_multiple_that_division_misses_is_made_once() -> None:
+    """1437 // 14.37 is 99, and yet 100 * 14.37 is 1437: the interval is a little more than it shows."""
+    found = simulate(*DIGITS, "nodes=3", "batch_size=1", "budget.epochs=1", "eval.every_epochs=0.01")
+    assert [mark["samples"] for mark in found.marks] == [0, *(-(-1437 * k // 100) for k in range(1, 101))]

@@ -11,6 +11,7 @@ from typing import Any
 from dsgd.engines.dist.control import Client, Message
 from dsgd.engines.dist.coordinator.membership import Member, Membership
 from dsgd.engines.dist.coordinator.snapshots import CHECKPOINT, LAST, NOTHING, STEP, PendingSnapshots, Snapshot
+from dsgd.engines.rules.marks import marks_due
 from dsgd.experiment import Experiment
 
 WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
@@ -64,13 +65,14 @@ class SnapshotSchedule:
         due at once."""
         experiment, samples = self._experiment, self._members.samples
         by_samples, by_time = self.next_marks
-        if not experiment.algo.lockstep and samples >= by_samples * experiment.mark_samples:
+        due = marks_due(samples, experiment.mark_samples)
+        if not experiment.algo.lockstep and due >= by_samples:
             self._request_mark(f"samples:{samples}", time_s, samples)
-            self.next_marks = int(samples // experiment.mark_samples) + 1, by_time
+            self.next_marks = due + 1, by_time
         every_s = experiment.eval.every_time_s
-        if every_s is not None and time_s >= by_time * every_s:
+        if every_s is not None and (due := marks_due(time_s, every_s)) >= by_time:
             self._request_mark(f"time:{by_time}", by_time * every_s)
-            self.next_marks = self.next_marks[0], int(time_s / every_s) + 1
+            self.next_marks = self.next_marks[0], due + 1
         periodic = self._every_s is not None and now - self.checkpoint_time >= self._every_s
         if self._checkpoint is None and (stopping or periodic):
             self._request_checkpoint()

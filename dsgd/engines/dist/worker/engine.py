@@ -172,14 +172,9 @@ class WorkerEngine:
         return self.rules.learning_rate(worker, self.samples)
 
     def step(self, worker: Worker, g: Tensor) -> None:
-        experiment = self.experiment
         self.optimizer_state = self.rules.step(worker, g, self.optimizer_state, self.samples)
         self.plane.set_steps(worker.steps)
-        if experiment.algo.lockstep:
-            before, now = (worker.steps - 1) * experiment.unit, worker.steps * experiment.unit
-            crosses = now // experiment.mark_samples > before // experiment.mark_samples
-            # what follows the last step, an average maybe, belongs to the output: the mark at the end shows it
-            self._mark_due = crosses and not self.rules.done(worker, self.samples)
+        self._mark_due = self.rules.is_at_mark(worker)
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
         return remembered(self.optimizer_state)
