@@ -31,8 +31,7 @@ from dsgd.gradients.choice import GRAPH_WORK, multiply_adds
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.cuda_graphs import GraphEvaluator
 from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, PendingGradient
-from dsgd.host.gpus import visible_gpus
-from dsgd.host.resources import cores
+from dsgd.host.resources import cores, visible_gpus
 from dsgd.models.library import Torchvision
 from dsgd.problem.precision import AUTOCAST, compute_deterministically, prepare
 from dsgd.problem.problem import Problem, build_problem

@@ -30,7 +30,7 @@ from dsgd.data.images.augment import DRAWS, crop, resized
 from dsgd.data.images.decode import choose_decoder, open_image, read
 from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.host.resources import cores
-from dsgd.models.user_code import declare_missing_operators
+from dsgd.models import declare_missing_operators
 
 CORES = cores()
 REST_S = 3.0  # until the processes of one way have worked ahead, and leave the cores to the next

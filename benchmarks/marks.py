@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 
 from torch import Tensor
 
-from dsgd.engines.sim.simulation import build_problem
+from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
 from tests.support.last_mark import STEPS, last_mark
 

@@ -22,10 +22,9 @@ from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 from dsgd.cli.compose import composed
 from dsgd.engines.dist.worker.averaging import Groups, finish
 from dsgd.engines.dist.worker.compute import Compute
-from dsgd.engines.sim.simulation import build_problem
 from dsgd.host.resources import keep_freed_memory
 from dsgd.optim.optimizer import SGD
-from dsgd.problem.problem import Problem
+from dsgd.problem.problem import Problem, build_problem
 from dsgd.runner.configuration import configure
 
 SMALL = {  # overrides, and the steps of a round

@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import dsgd.torch
 from benchmarks.user_loops.one_process import PlainRank, in_threads
 from benchmarks.user_loops.random_modules import BLOCKS, WIDTH, RandomModule
-from dsgd.runner.named_algorithm import named_algorithm
+from dsgd.runner.configuration import named_algorithm
 
 STEPS, ROWS = 8, 5
 OUTCOMES = EQUAL, REFUSED, DIFFERENT, BROKEN = "equal", "refused", "different", "broken"

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.record.safe_text import for_terminal
-from dsgd.runner.values import ConfigError
-from dsgd.runner.withdrawn import FLAGS
+from dsgd.runner.values import FLAGS, ConfigError
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
 BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth", "algo.slow_nodes")

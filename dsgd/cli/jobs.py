@@ -31,6 +31,7 @@ from dsgd.record.lock import is_in_use
 from dsgd.record.reader import read_status
 from dsgd.record.safe_text import for_terminal
 from dsgd.record.writer import METRICS
+from dsgd.runner.configuration import TRUSTED, code_of
 from dsgd.runner.gradient_time import with_shared_times
 from dsgd.runner.plan import KnownModels, Plan, check_with_torch, plan_run, with_wandb_group
 from dsgd.runner.resume import (
@@ -45,7 +46,6 @@ from dsgd.runner.resume import (
     typed,
     unfinished,
 )
-from dsgd.runner.trust import TRUSTED, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 
 

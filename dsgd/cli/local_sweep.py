@@ -24,17 +24,15 @@ from dsgd.cli.arguments import one_line
 from dsgd.cli.compose import Job
 from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
-from dsgd.host.gpus import visible_gpus
-from dsgd.host.resources import cores, omp_threads
+from dsgd.host.fork import Children, Told
+from dsgd.host.resources import cores, omp_threads, visible_gpus
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark, read_status
-from dsgd.runner.children import Children, Told
 from dsgd.runner.configuration import RunConfig
 from dsgd.runner.gradient_time import kind_of
-from dsgd.runner.on_gpu import may_be_on_gpu
-from dsgd.runner.plan import Plan
+from dsgd.runner.plan import Plan, may_be_on_gpu
 from dsgd.runner.resume import ENDED
 from dsgd.runner.values import ConfigError
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from dsgd.engines.rules.suitable import why_not
 from dsgd.record.written import write_atomically
-from dsgd.runner.configuration import configure
+from dsgd.runner.configuration import configure, why_not
 from dsgd.runner.values import ConfigError
 
 IMPORT = "import dsgd.torch"

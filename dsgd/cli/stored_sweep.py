@@ -17,7 +17,7 @@ def code_of_point(point: Point, slurm_overrides: Sequence[str]) -> str | None:
 
     slurm_overrides: the `slurm.*` that it was submitted with. Raises ConfigError."""
     from dsgd.cli.compose import ConfigTree, plain
-    from dsgd.runner.trust import code_of
+    from dsgd.runner.configuration import code_of
 
     if point.config_dir is not None:
         return f"--config-dir {point.config_dir}"

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from dsgd.host.terminal import bar_console
+from dsgd.host.terminal import EVERY_S, bar_console
 from dsgd.record.safe_text import counted
-from dsgd.runner.progress import EVERY_S
 
 LOOK_S = 0.5  # between two looks at what has changed
 FEWEST_TIMED = 3  # runs from which the time that is left follows

@@ -14,7 +14,7 @@ import yaml
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from dsgd.runner.withdrawn import explained
+from dsgd.runner.values import explained
 
 # groups of keys that other commands take
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}

@@ -65,7 +65,7 @@ class Cifar(ImageSet):
         missing = [file for file in (*train_files, test_file) if not (folder / file).is_file()]
         if missing:
             download = f"datasets.CIFAR{self.classes}({json.dumps(self.root)}, download=True)"
-            fetch = shlex.quote(f'from dsgd.models.user_code import imported; imported("torchvision").{download}')
+            fetch = shlex.quote(f'from dsgd.models import imported; imported("torchvision").{download}')
             raise ValueError(
                 f"data.root must be a folder with {name}, found no {missing[0]} in {folder.absolute()}; "
                 f"get the files by: python -c {fetch}"

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dsgd.data import DataLost
-from dsgd.data.digest import hashed
 from dsgd.data.in_memory import Classification
 from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
 from dsgd.data.own_sets import Samples, Sizes, check_length
 from dsgd.data.partition import evaluation_order
+from dsgd.data.protocols import hashed
 from dsgd.host.resources import available_memory, total_memory
 from dsgd.streams import seeded_streams, stream, stream_states
 

@@ -16,7 +16,7 @@ from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
 from dsgd.data.in_memory import CrossEntropy, move_and_mirror, movements
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
-from dsgd.models.user_code import RAISED, first_line
+from dsgd.models import RAISED, first_line
 from dsgd.streams import seeded_streams, stream
 
 EVALUATION_BATCH = 256  # samples: bounds the memory

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from dsgd.data import DataLost
 from dsgd.host.fork import Holdings, lacking, open_in_forks
-from dsgd.models.user_code import call_by_path, first_line
+from dsgd.models import call_by_path, first_line
 
 T = TypeVar("T")
 SHOWN = 3  # of the things held, in a line

@@ -1,11 +1,12 @@
-"""Choice of the evaluator of a simulation."""
+"""Choice of the evaluator of a simulation, and of how many threads compute."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, NullEval
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.host.gpu_facts import chosen_device
-from dsgd.host.resources import keep_freed_memory
+from dsgd.host.resources import keep_freed_memory, omp_threads
 from dsgd.problem.precision import compiling, prepare
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed
@@ -26,6 +27,11 @@ from dsgd.problem.slots import ModelFailed
 # graph a second; the kernels, at 2e10 multiply-adds a second with three times as many in a gradient as in its forward
 # pass, make as many gradients of this work. `benchmarks/gpu.py threshold` measures it where there is a GPU.
 GRAPH_WORK = 1_500_000
+
+# Threads that share an operation wait for each other at its end. Beside other programs one of them may have no core for
+# milliseconds, which only a large operation is worth. Gradients side by side wait for each other at their ends alone,
+# which is worth it for all but small ones.
+SMALL, LARGE = 1_000_000, 200_000_000  # multiply-adds of a gradient
 
 
 @dataclass(frozen=True)
@@ -146,3 +152,38 @@ def multiply_adds(problem: Problem) -> int:
     for hook in hooks:
         hook.remove()
     return sum(counts) * len(inputs)
+
+
+class Threads(NamedTuple):
+    """Hold how many threads compute. side_by_side: gradients at a time, where the evaluator can. sharing: threads that
+    share an operation where it cannot. why: one line."""
+
+    side_by_side: int
+    sharing: int
+    why: str
+
+
+def choose_threads(
+    configured: int | None, environment: Mapping[str, str], available: int, experiment: Experiment, problem: Problem
+) -> Threads:
+    """Return the number of threads: `engine.threads`, else OMP_NUM_THREADS, else by the work of one gradient: all cores
+    but for a small one. available: the cores of this process."""
+    if configured is not None:
+        return Threads(configured, configured, f"threads: {configured}, as configured")
+    if (given := omp_threads(environment)) is not None:
+        return Threads(given, given, f"threads: {given}, as in OMP_NUM_THREADS")
+    if available == 1:
+        return Threads(1, 1, "threads: 1, on the only core")
+    if experiment.gradients == "none":
+        return Threads(1, 1, "threads: 1, as there are no gradients")
+    work = multiply_adds(problem)
+    size = f"{work / 1e6:,.{0 if work >= 1e7 else 2}f} million multiply-adds a gradient"
+    if work >= LARGE:
+        return Threads(available, available, f"threads: {available}, all cores, as the model is large ({size})")
+    more = f"(engine.threads={available} for more)"
+    if work < SMALL:
+        return Threads(1, 1, f"threads: 1, as the model is small: {size} {more}")
+    count = min(available, experiment.nodes)
+    if count == 1:
+        return Threads(1, 1, f"threads: 1, as the model is not large: {size} {more}")
+    return Threads(count, 1, f"threads: up to {count}, each with gradients of its own: {size}")

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch.cuda import nccl as torch_nccl
 
-from dsgd.host.gpus import driver_version, visible_gpus
+from dsgd.host.resources import driver_version, visible_gpus
 
 FactName = Literal["gpu", "gpu_driver", "cuda", "cudnn", "nccl"]
 FACTS: tuple[str, ...] = get_args(FactName)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+EVERY_S = 30.0  # of host time, between two lines of a log
 GONE = (errno.EPIPE, errno.EIO)  # of a pipe that nobody reads, and of a terminal that has been closed
 PIPE_WIDTH = 160  # characters of a line where neither a terminal nor COLUMNS says so
 NAMES = {1: "standard output", 2: "standard error"}

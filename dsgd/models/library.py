@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dsgd.models import TokenShape, labelled
-from dsgd.models.user_code import RAISED, call_by_path, declare_missing_operators, first_line
+from dsgd.models import RAISED, TokenShape, call_by_path, declare_missing_operators, first_line, labelled
 
 if TYPE_CHECKING:
     from torch import nn

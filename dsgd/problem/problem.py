@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dsgd.data import Data
-from dsgd.data.protocols import EVALUATION_BATCH, MovableData, evaluation_batches, sample_losses
+from dsgd.data.protocols import (
+    EVALUATION_BATCH,
+    Digest,
+    MovableData,
+    data_digest,
+    difference,
+    evaluation_batches,
+    hashed,
+    sample_losses,
+)
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, LOSS_SCALES
 from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of, one_line
@@ -21,6 +30,7 @@ from dsgd.problem.state import ModuleState
 from dsgd.streams import seeded_beside, stream
 
 T = TypeVar("T")
+PARAMETERS, BUFFERS = "parameters", "buffers"
 
 
 class Measured(NamedTuple):
@@ -352,3 +362,33 @@ def build_problem(experiment: Experiment) -> Problem:
         seed=experiment.seed,
         compiled=experiment.compile,
     )
+
+
+def problem_digest(problem: Problem) -> Digest:
+    """Return what tells a problem from others: that of its data; names, shapes and types of parameters and buffers.
+
+    Raises DataLost for a sample that cannot be read."""
+    module = problem.module
+    kinds = {PARAMETERS: module.named_parameters(), BUFFERS: module.named_buffers()}
+    layouts = {
+        kind: {"all": hashed(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors)}
+        for kind, tensors in kinds.items()
+    }
+    return data_digest(problem.data) | layouts
+
+
+def start_digest(problem: Problem) -> str:
+    """Return a hash of the vectors that training starts from."""
+    return hashed([problem.start, problem.start_buffers])
+
+
+def complaint(
+    digest: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]], than: str = ""
+) -> str | None:
+    """Return in what a problem differs from another, `other data than rank 0: training labels differ`; None if in
+    nothing that is known of both. than: whose the other one is."""
+    part = difference(digest, other)
+    if part is None:
+        return None
+    what = "another model" if part in (PARAMETERS, BUFFERS) else "other data"
+    return f"{what}{than and f' than {than}'}: {part} differ"

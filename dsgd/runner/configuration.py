@@ -1,9 +1,16 @@
-"""One run as configured: types, ranges, and what fits together. Does not import torch."""
+"""One run as configured: types, ranges, what fits together, and what of it is code. Does not import torch.
+
+`_target_` names a class to import, `model.target` and `data.target` a function to call. A command line may name any; a
+checkpoint, which a stranger may have written, only what the package offers, unless its user names the same."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from dsgd.checks import check_options
@@ -11,9 +18,12 @@ from dsgd.experiment import Budget, Evaluation, Experiment, Target
 from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
 from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions, chosen
-from dsgd.runner.trust import TRUSTED
-from dsgd.runner.values import CHOSEN, ConfigError, build, checked, prefixed, shown
+from dsgd.runner.values import CHOSEN, MOVED, ConfigError, build, checked, prefixed, shown, with_numbers
+from dsgd.topology import Topology
+from dsgd.worker import Algorithm
 
+TRUSTED = "resume_trusted"
+CALL = ("target", "arguments")  # of model=import and data=import
 CHOICES = {  # of `engine.*`
     "name": ("auto", "sim", "dist", "torch"),
     "gradients": ("auto", "compiled", "loop", "graphs", "none"),
@@ -26,6 +36,60 @@ MOST_THREADS = 1024  # which torch starts at once: more than any machine has cor
 MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
 KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
 KEYS += (*CHOSEN, "budget", "eval", "target", "track", "wandb", "tensorboard", "mlflow")
+DEFAULT, TREES = "ring", {"relay": "chain"}  # topologies: of all algorithms but those that choose another
+
+
+def why_not(algo: Algorithm) -> str | None:
+    """Say what keeps an algorithm from running over process groups; None: nothing."""
+    if algo.servers:
+        return "its workers ask a parameter server, each when it gets there"
+    if not algo.lockstep:
+        return "its workers do not keep step, and reach peers in the midst of a gradient"
+    if algo.backups:
+        return "a step goes on without the gradients that are late"
+    return None
+
+
+def check_code(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a stored configuration that leads to an import, unless the given one leads to the same with
+    the same arguments, or says that the stored one is trusted. where: the stored one is."""
+    if checked(given.get(TRUSTED, False), bool, TRUSTED):
+        return
+    ours = code_of(given)
+    for group, code in code_of(stored).items():
+        for key, value in code.items():
+            if group not in ours or value != ours[group].get(key):
+                rule = f"{group}.{key} must be typed as {where}, {shown(value)}, or {TRUSTED}=true"
+                other = ours.get(group, {}).get(key)
+                got = "nothing" if other in (None, {}) else shown(other)
+                raise ConfigError(f"{rule}, since dsgd does not offer that code, got {got}")
+
+
+def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return by group what a configuration runs that the package does not offer: a class and its options, or a function
+    and its arguments."""
+    code: dict[str, dict[str, Any]] = {}
+    for group, values in config.items():
+        if not isinstance(values, Mapping) or "_target_" not in values:
+            continue
+        target = values["_target_"]
+        if not isinstance(target, str) or MOVED.get(target, target) not in offered(group).values():
+            options = {key: with_numbers(value) for key, value in values.items() if key != "name"}
+            code[group] = {"_target_": target, **options}
+        elif "target" in values:
+            code[group] = {key: with_numbers(values.get(key) or {}) for key in CALL}
+    return code
+
+
+@functools.cache
+def offered(group: str) -> Mapping[str, str]:
+    """Return the class that each choice of a configuration group names; none for a key that is no group."""
+    if group not in CHOSEN:  # a stranger's key, which may be a path
+        return {}
+    choices = [path for path in (files("dsgd.conf") / group).iterdir() if path.name.endswith(".yaml")]
+    texts = {path.name.removesuffix(".yaml"): path.read_text(encoding="utf-8") for path in choices}
+    targets = {name: re.search(r"^_target_: (\S+)$", text, re.M) for name, text in texts.items()}
+    return {name: target[1] for name, target in sorted(targets.items()) if target is not None}
 
 
 @dataclass(frozen=True)
@@ -36,7 +100,7 @@ class EngineOptions:
     name: str = "auto"  # auto | sim | dist | torch
     gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only
     device: str = "auto"  # auto | cpu | cuda
-    threads: int | None = None  # cores for gradients side by side; null: `dsgd.engines.sim.simulated` decides
+    threads: int | None = None  # cores for gradients side by side; null: `dsgd.gradients.choice` decides
     checkpoint_every_s: float | None = None  # of host time
     keep_checkpoint: bool = False  # of a completed run, to resume with a larger budget
     timeout_s: float = 60.0
@@ -160,3 +224,29 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
         given = type(experiment.optimizer).__name__.lower()
         raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {given}")
     return RunConfig(experiment, engine, wandb, trackers, values)
+
+
+def named_algorithm(
+    name: str, options: Mapping[str, Any], topology: str | Mapping[str, Any] | None, nodes: int, seed: int
+) -> Algorithm:
+    """Return the algorithm that `algo=<name>` chooses, with these options. Raises ConfigError.
+
+    topology: name of a topology, or its keys with `name`; None: ring, for relay chain. seed: of all that is drawn
+    alike in all workers."""
+    given = {"name": topology or TREES.get(name, DEFAULT)} if isinstance(topology, str | None) else dict(topology)
+    shape = _build("topology", given.pop("name", DEFAULT), given)
+    graph: Topology = shape.build(nodes, seed)
+    algo = _build("algo", name, options, topology=graph, seed=seed)
+    if reason := why_not(algo):
+        raise ConfigError(f"algo={name} needs engine=dist, real processes of dsgd-run: {reason}")
+    return algo
+
+
+def _build(group: str, name: str, options: Mapping[str, Any], **given: Any) -> Any:
+    """Return an instance of the class that a choice of the package names. given: fields that are no options."""
+    targets = offered(group)
+    if name not in targets:
+        near = difflib.get_close_matches(name.lower(), targets, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{group} must be one of {', '.join(targets)}, got {name!r}{meant}")
+    return build(None, {"_target_": targets[name], **options}, group, **given)

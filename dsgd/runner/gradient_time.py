@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.data import DataLost
 from dsgd.experiment import Experiment
+from dsgd.host.fork import told_by_child
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.bounded import json_object
 from dsgd.record.reader import name_of, read_summary
 from dsgd.record.safe_text import lines_for_terminal
-from dsgd.runner.children import told_by_child
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.plan import Plan
 from dsgd.runner.values import ConfigError, checked, prefixed
@@ -231,7 +231,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     """Return all that the time of a gradient depends on, here and now: also the names of machine and processor."""
     import torch
 
-    from dsgd.data.digest import hashed
+    from dsgd.data.protocols import hashed
     from dsgd.host.gpu_facts import chosen_device
 
     processor = platform.processor() or platform.machine()

@@ -13,17 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsgd.engines.rules.suitable import why_not
+from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.gpus import are_own, visible_gpus
+from dsgd.host.fork import told_by_child
 from dsgd.host.launcher import advice, launch
+from dsgd.host.resources import are_own, visible_gpus
 from dsgd.host.signals import Interrupted
+from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.record.reader import number
 from dsgd.record.safe_text import counted
 from dsgd.record.writer import METRICS, MOST_MARKS
-from dsgd.runner.children import told_by_child
-from dsgd.runner.configuration import EngineOptions, RunConfig, configure
+from dsgd.runner.configuration import EngineOptions, RunConfig, configure, why_not
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.runner.values import ConfigError, prefixed
 
@@ -32,6 +33,7 @@ PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the
 KnownModels = list[tuple[tuple[object, ...], list[tuple[int, ...]]]]
 
 MANY_MESSAGES = 1_000_000  # of a simulation's sums: a minute
+CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -297,3 +299,32 @@ def _problem(precision: str, devices: set[str]) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def may_be_on_gpu(config: RunConfig) -> bool:
+    """Return whether gradients may be on a GPU, where this machine has one. Whether `auto` takes it depends on the
+    model's work, which is counted in a process of its own. Raises KeyboardInterrupt after a signal."""
+    options, experiment = config.engine, config.experiment
+    if options.device == CPU or options.gradients in ("none", "compiled"):
+        return False
+    if options.device != "auto" or options.gradients != "auto":
+        return True
+    answer = told_by_child(lambda: _device_of_auto(experiment))
+    if answer.signals or answer.status == EXIT_INTERRUPTED:
+        raise Interrupted
+    return answer.text != CPU
+
+
+def _device_of_auto(experiment: Experiment) -> str:
+    import torch
+
+    from dsgd.gradients.choice import device_of_auto
+    from dsgd.problem.problem import build_problem
+
+    torch.set_num_threads(1)  # a pool of threads has not survived the fork
+    gpu = torch.device("cuda")
+    try:
+        problem = build_problem(replace(experiment, nodes=1))
+    except (ValueError, DataLost):  # as the run itself will say
+        return gpu.type
+    return device_of_auto(problem, experiment.precision, gpu).type

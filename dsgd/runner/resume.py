@@ -14,7 +14,7 @@ from dsgd.host.launcher import legible
 from dsgd.record.checkpoint_file import NAME, CheckpointError, check_header, find_checkpoint, has_header, read_header
 from dsgd.record.reader import lines_sha256, number, read_config, read_status, read_summary
 from dsgd.record.writer import METRICS
-from dsgd.runner.trust import TRUSTED, check_code, code_of
+from dsgd.runner.configuration import TRUSTED, check_code, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, value_at, with_numbers
 
 # What may differ between a run and its resumption, because it does not touch the result.

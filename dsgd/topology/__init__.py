@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dsgd.topology.graphs import (
+from dsgd.topology.mixing import (
     BinaryTree,
     Chain,
     Complete,
@@ -18,9 +18,9 @@ from dsgd.topology.graphs import (
     OnePeerExponential,
     Ring,
     Star,
+    Topology,
     Torus,
 )
-from dsgd.topology.mixing import Topology
 
 __all__ = [
     "BinaryTree",

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dsgd.engines.torch.group_channel import GroupChannel
 from dsgd.engines.torch.lockstep import AT_X, LockstepWorker
-from dsgd.runner.named_algorithm import named_algorithm
+from dsgd.runner.configuration import named_algorithm
 from dsgd.runner.values import prefixed
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, as_vector, trained

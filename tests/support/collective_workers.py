@@ -19,8 +19,7 @@ from dsgd.engines.dist.pairwise.plane import Plane
 from dsgd.engines.dist.worker.averaging import Averaging, CannotGoOn, Groups, join_groups, join_rings
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.rules import step_rules
-from dsgd.engines.sim.simulation import build_problem
-from dsgd.problem.problem import Problem
+from dsgd.problem.problem import Problem, build_problem
 from tests.support.forked import forked
 from tests.support.planes import HOST, TOKEN, until
 from tests.support.simulate import experiment

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dsgd.data.images.decode import choose_decoder
 from dsgd.data.images.generate import Generated
-from dsgd.models.user_code import declare_missing_operators
+from dsgd.models import declare_missing_operators
 
 DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if choose_decoder("auto") == "nvimgcodec" else [])]
 IMAGES = Generated(classes=3, samples_per_class=8, test_per_class=3, seed=1, side=120)

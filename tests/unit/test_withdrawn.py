@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dsgd.runner.trust import code_of
-from dsgd.runner.values import locate
-from dsgd.runner.withdrawn import MOVED
+from dsgd.runner.configuration import code_of
+from dsgd.runner.values import MOVED, locate
 from tests.support.each_row import each_row
 
 

@@ -27,12 +27,12 @@ from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
 from dsgd.engines.dist.worker.process import run_process
+from dsgd.host.fork import told_by_child
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interrupted, signal_pipe
 from dsgd.problem.precision import prepare
-from dsgd.problem.problem import Problem, build_problem
-from dsgd.problem.problem_digest import start_digest
+from dsgd.problem.problem import Problem, build_problem, start_digest
 from dsgd.problem.slots import ModelFailed
 from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint_file import check_state, read_state
@@ -40,7 +40,6 @@ from dsgd.record.reader import SUMMARY_BYTES, read_status
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.record.writer import SUMMARY
 from dsgd.record.written import make_inside
-from dsgd.runner.children import told_by_child
 from dsgd.runner.life import checked_digest, live
 from dsgd.runner.plan import Plan, worker_devices
 from dsgd.runner.resume import ENDED

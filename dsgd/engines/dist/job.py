@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsgd.data.digest import Digest
+from dsgd.data.protocols import Digest
 from dsgd.engines.dist.frames import VectorLimit
 from dsgd.experiment import Experiment
 from dsgd.problem.problem import Problem

@@ -1,13 +1,15 @@
-"""The rules of a step that every engine follows: when training ends, at what rate, what a step changes, after which
+"""The rules that every engine follows of a step: when training ends, at what rate, what a step changes, after which
 steps lock-step has a mark, and into how many buckets a gradient is cut, each all-reduced as soon as the backward pass
-has finished it."""
+has finished it. Also what a shard of the parameter server does with a call, and the way of the call's vector."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from dsgd.engines.rules.marks import marks_due
@@ -68,3 +70,35 @@ class StepRules:
         unit, interval = self._experiment.unit, self._experiment.mark_samples
         before, now = (marks_due(steps * unit, interval) for steps in (worker.steps - 1, worker.steps))
         return self._experiment.algo.lockstep and now > before and not self.done(worker, 0)
+
+
+def parts_of(vector: Tensor | None, shards: int) -> list[Tensor | None]:
+    """Split the vector of a call into one part for each shard, in order; a call without a vector has parts without."""
+    return [None] * shards if vector is None else [*vector.tensor_split(shards)]
+
+
+def joined(answers: Mapping[int, Tensor | None]) -> Tensor | None:
+    """Return the answer of all shards to one call. answers: of each shard, by number; None where it has none."""
+    parts = [part for _, part in sorted(answers.items()) if part is not None]
+    return None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class Shard:
+    """Serve one range of the vector with the algorithm's server object, and count versions to measure staleness."""
+
+    def __init__(self, server: Any, nodes: int) -> None:
+        self.server = server
+        self.version = 0  # updates applied so far
+        self.read = [0] * nodes  # the version that each worker last read
+
+    def serve(
+        self, rank: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]
+    ) -> tuple[Tensor | None, int]:
+        """Run one atomic operation. Returns its answer, and the number of updates since this worker's last read."""
+        arguments = scalars if part is None else (part, *scalars)
+        staleness = self.version - self.read[rank]
+        answer = getattr(self.server, operation)(*arguments)
+        self.version += part is not None
+        if answer is not None:
+            self.read[rank] = self.version
+        return answer, staleness

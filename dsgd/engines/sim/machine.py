@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from dsgd.engines.rules.marks import is_beyond, limit_of_batch
-from dsgd.engines.rules.shard import Shard
-from dsgd.engines.rules.step_rules import StepRules, bucket_count
+from dsgd.engines.rules.step_rules import Shard, StepRules, bucket_count
 from dsgd.engines.rules.task import Task, start
 from dsgd.engines.sim.all_reduce import AllReduces, Quorum
-from dsgd.engines.sim.compute_time import Processor
 from dsgd.engines.sim.downtime import Downtime, LockstepFailures, outages_of
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import network_of
-from dsgd.engines.sim.node import Node, PendingAllReduce, null_vector
+from dsgd.engines.sim.node import Node, PendingAllReduce, Processor, null_vector
 from dsgd.engines.sim.pairs import Pairs
 from dsgd.engines.sim.restarts import ElasticRestarts, Restarts
 from dsgd.engines.sim.servers import ServerFailures, Servers

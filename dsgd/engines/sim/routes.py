@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from dsgd.cluster.disturbances import Congestion
-from dsgd.engines.sim.compute_time import Pauses
 from dsgd.engines.sim.loop import EventLoop
+from dsgd.engines.sim.node import Pauses
 from dsgd.streams import stream
 
 

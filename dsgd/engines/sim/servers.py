@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from dsgd.cluster.failures import Outage
-from dsgd.engines.rules.shard import Shard, joined, parts_of
+from dsgd.engines.rules.step_rules import Shard, joined, parts_of
 from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.downtime import Downtime, next_outage
 from dsgd.engines.sim.loop import EventLoop

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,14 +19,14 @@ from dsgd.engines.rules.marks import Mark
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.sim.checkpoint import OtherRun, restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
-from dsgd.experiment import Budget, Experiment
-from dsgd.gradients.choice import multiply_adds
+from dsgd.experiment import Budget
+from dsgd.gradients.choice import choose_threads
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
-from dsgd.problem.problem import Problem, build_problem
+from dsgd.problem.problem import build_problem
 from dsgd.record.checkpoint_file import CheckpointError, check_state, read_state
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.runner.gradient_time import GRADIENT_S, foreign_time, with_gradient_time
@@ -34,11 +34,6 @@ from dsgd.runner.life import TrainingState, checked_digest, live
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import Checkpoint
 from dsgd.runner.values import ConfigError, prefixed
-
-# Threads that share an operation wait for each other at its end. Beside other programs one of them may have no core for
-# milliseconds, which only a large operation is worth. Gradients side by side wait for each other at their ends alone,
-# which is worth it for all but small ones.
-SMALL, LARGE = 1_000_000, 200_000_000  # multiply-adds of a gradient
 
 
 def run_simulated(plan: Plan, folder: Path, ended: Callable[[], None]) -> str:
@@ -157,38 +152,3 @@ def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation)
         if simulation.has_all_steps(smaller.total_samples):
             rule = "resume must be a checkpoint from before the last step, to resume with a larger budget"
             raise ConfigError(f"{rule}, got {checkpoint.path}")
-
-
-class Threads(NamedTuple):
-    """Hold how many threads compute. side_by_side: gradients at a time, where the evaluator can. sharing: threads that
-    share an operation where it cannot. why: one line."""
-
-    side_by_side: int
-    sharing: int
-    why: str
-
-
-def choose_threads(
-    configured: int | None, environment: Mapping[str, str], available: int, experiment: Experiment, problem: Problem
-) -> Threads:
-    """Return the number of threads: `engine.threads`, else OMP_NUM_THREADS, else by the work of one gradient: all cores
-    but for a small one. available: the cores of this process."""
-    if configured is not None:
-        return Threads(configured, configured, f"threads: {configured}, as configured")
-    if (given := omp_threads(environment)) is not None:
-        return Threads(given, given, f"threads: {given}, as in OMP_NUM_THREADS")
-    if available == 1:
-        return Threads(1, 1, "threads: 1, on the only core")
-    if experiment.gradients == "none":
-        return Threads(1, 1, "threads: 1, as there are no gradients")
-    work = multiply_adds(problem)
-    size = f"{work / 1e6:,.{0 if work >= 1e7 else 2}f} million multiply-adds a gradient"
-    if work >= LARGE:
-        return Threads(available, available, f"threads: {available}, all cores, as the model is large ({size})")
-    more = f"(engine.threads={available} for more)"
-    if work < SMALL:
-        return Threads(1, 1, f"threads: 1, as the model is small: {size} {more}")
-    count = min(available, experiment.nodes)
-    if count == 1:
-        return Threads(1, 1, f"threads: 1, as the model is not large: {size} {more}")
-    return Threads(count, 1, f"threads: up to {count}, each with gradients of its own: {size}")

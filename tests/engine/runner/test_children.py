@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from dsgd.host.fork import Children
 from dsgd.host.stop import EXIT_INTERRUPTED
-from dsgd.runner.children import Children
 
 SCRIPT = """
 import os, signal, sys
-from dsgd.runner.children import Children
+from dsgd.host.fork import Children
 
 def result():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a run that writes its record before it ends

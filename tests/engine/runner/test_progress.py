@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from dsgd.runner.life import completed_line
+from dsgd.runner.life import ProgressLine, completed_line
 from dsgd.runner.plan import tightest
-from dsgd.runner.progress import ProgressLine
 from tests.support.simulate import experiment
 
 

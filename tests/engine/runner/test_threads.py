@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from dsgd.engines.sim.simulated import choose_threads
-from dsgd.gradients.choice import multiply_adds
+from dsgd.gradients.choice import choose_threads, multiply_adds
 from dsgd.problem.problem import build_problem
 from tests.support.command import call, summary
 from tests.support.simulate import experiment

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from dsgd.host import gpus
+from dsgd.host import resources
 from dsgd.runner import plan
 from dsgd.runner.configuration import EngineOptions
 from dsgd.runner.plan import worker_devices
@@ -30,8 +30,8 @@ def srun(local_rank: int, **more: str) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine have four GPUs, of which a process sees those that its environment names."""
-    monkeypatch.setattr(gpus, "_folders", lambda driver: 4)
-    monkeypatch.setattr(plan, "visible_gpus", gpus.visible_gpus)
+    monkeypatch.setattr(resources, "_folders", lambda driver: 4)
+    monkeypatch.setattr(plan, "visible_gpus", resources.visible_gpus)
 
 
 ALONE = {"CUDA_VISIBLE_DEVICES": "2"}

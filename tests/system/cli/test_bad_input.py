@@ -14,8 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from dsgd.cli.compose import composed
 from dsgd.runner.configuration import configure
 from dsgd.runner.plan import plan_run
-from dsgd.runner.values import ConfigError
-from dsgd.runner.withdrawn import WITHDRAWN
+from dsgd.runner.values import WITHDRAWN, ConfigError
 from tests.support.command import refusal
 from tests.system.core.test_bad_input import split
 

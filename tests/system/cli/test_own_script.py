@@ -11,8 +11,7 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.cli.own_script import script, usage
-from dsgd.runner.configuration import configure
-from dsgd.runner.named_algorithm import named_algorithm
+from dsgd.runner.configuration import configure, named_algorithm
 from dsgd.runner.values import ConfigError
 from tests.support.own_loops import ROOT
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
-from dsgd.runner.children import told_by_child
+from dsgd.host.fork import told_by_child
 from tests.support.proc import is_alive
 
 HERE = "tests.system.data.test_ahead."

@@ -23,7 +23,7 @@ from dsgd.data.images.layout import find_images
 from dsgd.data.images.loader import IN_A_ROW, Images
 from dsgd.data.images.pool import DecodingPool
 from dsgd.data.partition import Partition
-from dsgd.runner.children import told_by_child
+from dsgd.host.fork import told_by_child
 from dsgd.streams import stream
 from tests.support.image_files import IMAGES, truncate
 from tests.support.proc import is_alive

@@ -24,7 +24,7 @@ from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
 from dsgd.data.own_sets import sharing
-from dsgd.runner.children import told_by_child
+from dsgd.host.fork import told_by_child
 
 HERE = "tests.system.data.test_own_sets."
 COUNT = 40

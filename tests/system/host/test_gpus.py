@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.host.gpus import driver_version
+from dsgd.host.resources import driver_version
 from tests.unit.host.test_gpus import counted
 
 

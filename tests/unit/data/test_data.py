@@ -297,7 +297,7 @@ def test_missing_files_say_which_where_and_how_to_get_them(tmp_path: Path, missi
     name = "data_batch_1" if missing == "everything" else missing
     assert str(error.value) == (
         f"data.root must be a folder with cifar-10-batches-py, found no {name} in {tmp_path / 'cifar-10-batches-py'}; "
-        "get the files by: python -c 'from dsgd.models.user_code import imported; "
+        "get the files by: python -c 'from dsgd.models import imported; "
         f'imported("torchvision").datasets.CIFAR10("{tmp_path}", download=True)\''
     )
 

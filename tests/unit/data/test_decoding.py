@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import TensorDataset
 
 from dsgd.data.decoding import DecodedSamples
-from dsgd.data.digest import data_digest, difference
 from dsgd.data.imported import ImportedData
 from dsgd.data.in_memory import Classification
 from dsgd.data.items import Items
 from dsgd.data.own_sets import sharing
+from dsgd.data.protocols import data_digest, difference
 from tests.support.each_row import each_row
 
 HERE = "tests.unit.data.test_decoding."

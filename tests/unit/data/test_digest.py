@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from dsgd.data.digest import data_digest, difference
 from dsgd.data.items import Items
 from dsgd.data.partition import Partition
+from dsgd.data.protocols import data_digest, difference
 from dsgd.runner.configuration import configure
 from tests.support.each_row import each_row
 from tests.support.simulate import values_of
@@ -108,7 +108,7 @@ def test_inputs_that_never_come_twice_are_not_compared_and_their_labels_are() ->
 
 def test_data_that_take_long_to_read_are_compared_as_far_as_both_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = data_digest(items())
-    monkeypatch.setattr("dsgd.data.digest.LIMIT_S", 0.0)
+    monkeypatch.setattr("dsgd.data.protocols.LIMIT_S", 0.0)
     part = data_digest(items())
     assert set(part["training labels"]) < set(whole["training labels"])
     assert difference(part, whole) is None

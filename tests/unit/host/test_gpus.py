@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsgd.host.gpus import are_own, visible_gpus
+from dsgd.host.resources import are_own, visible_gpus
 from tests.support.each_row import each_row
 
 

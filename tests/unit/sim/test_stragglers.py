@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.engines.sim.compute_time import Processor
+from dsgd.engines.sim.node import Processor
 
 SHARES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)
 STAGES = {0: (0.144, 1.02), 1: (0.098, 1.03)}  # variation and skew of the trace

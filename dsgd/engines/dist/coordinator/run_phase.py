@@ -16,7 +16,7 @@ from dsgd.engines.dist.coordinator.membership import Membership
 from dsgd.engines.dist.coordinator.snapshots import RunTotals
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.launch.rendezvous import listen, serve_store
-from dsgd.problem.problem_digest import complaint
+from dsgd.problem.problem import complaint
 
 FIRST_PASS_TIMEOUT_S = 900.0  # for all to be ready, of whom none is silent: a first pass may compile the model
 

@@ -24,7 +24,7 @@ from dsgd.engines.dist.worker.pairwise_requests import give_answer
 from dsgd.engines.dist.worker.pass_record import as_vector
 from dsgd.engines.dist.worker.process import READ_CENTRE, CoordinatorClient, connect_peers, open_plane
 from dsgd.engines.rules.marks import limit_of_batch
-from dsgd.engines.rules.shard import Shard
+from dsgd.engines.rules.step_rules import Shard
 from dsgd.host.gpu_facts import gpu_facts
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare

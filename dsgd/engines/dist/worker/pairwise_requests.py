@@ -16,7 +16,7 @@ from torch import Tensor
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.process import result_of
-from dsgd.engines.rules.shard import joined, parts_of
+from dsgd.engines.rules.step_rules import joined, parts_of
 from dsgd.engines.rules.task import Task
 from dsgd.worker import Ask, Call, Exchange, Pull, Push, Worker
 

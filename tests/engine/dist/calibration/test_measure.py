@@ -12,7 +12,7 @@ import pytest
 
 from dsgd.cluster import Cluster
 from dsgd.engines.dist.calibration.measure import MeasuredLink, fit_jitter, measure_link
-from dsgd.engines.sim.compute_time import Processor
+from dsgd.engines.sim.node import Processor
 
 PATIENCE_S = 60
 DRAWS = 20_000

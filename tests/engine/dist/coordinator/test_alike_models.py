@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsgd.engines.dist.worker.process import OFFERED_BYTES
-from dsgd.engines.sim.simulation import build_problem
+from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
 from tests.support.last_mark import STEPS, last_mark
 

@@ -10,7 +10,7 @@ from dsgd.engines.dist.control import CoordinatorConnection, Hub, Message
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
 from dsgd.engines.dist.job import ProcessJob
-from dsgd.engines.sim.simulation import build_problem
+from dsgd.problem.problem import build_problem
 from tests.support.cases import prepared
 from tests.support.proc import LOOPBACK, listening, open_files
 

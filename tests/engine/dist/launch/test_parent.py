@@ -43,7 +43,7 @@ with signal_pipe() as signals:
     print(parent.supervise(child, lambda: os.kill(child.pid, signal.SIGKILL)))
 """
 CHECK = f"""{HOOKED}
-from dsgd.runner.children import told_by_child
+from dsgd.host.fork import told_by_child
 def wait():
     with interruption.armed():
         threading.Event().wait()

@@ -15,8 +15,7 @@ from dsgd.data.items import Items
 from dsgd.data.partition import Partition
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute, GradientBucket, InOrderReducer
-from dsgd.engines.sim.simulation import build_problem
-from dsgd.problem.problem import Problem
+from dsgd.problem.problem import Problem, build_problem
 from tests.support.collective_workers import assert_close, own, point
 from tests.support.simulate import experiment
 
