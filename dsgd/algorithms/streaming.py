@@ -17,7 +17,7 @@ DiLoCo, with mix=1 every worker is alone. On a quadratic of curvature h, with mi
 olr (1 - (1 - lr h)^(tau - delay)) = 2 (1 + beta) / (1 + 2 beta).
 
 With bits < 32 differences and their means are rounded to short floats for sending, and added up in full precision; the
-paper has 4 bits: a sign, 3 bits of exponent (`dsgd.compression.few_bits`).
+paper has 4 bits: a sign, 3 bits of exponent (`dsgd.compression.codes`).
 
 Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers. At the end of a
 run the last fragment may leave early; what the other fragments have moved since they left is not in theta.
@@ -109,7 +109,7 @@ class Streaming(Algorithm):
     async def mean(self, worker: Worker, D: Tensor, f: int) -> Tensor:
         if self.bits == 32:
             return await worker.all_reduce_mean(D, 1 / self.fragments)
-        from dsgd.compression.few_bits import mean_in_few_bits
+        from dsgd.compression.codes import mean_in_few_bits
 
         d = sum(prod(shape) for shape in worker.layout)
         count = d // self.fragments + (f < d % self.fragments)

@@ -135,7 +135,7 @@ def _take_part(
     from dsgd.engines.dist.launch.rendezvous import NoMeeting, address_of
     from dsgd.host.resources import keep_freed_memory
     from dsgd.problem.problem import build_problem
-    from dsgd.record.written import write_atomically
+    from dsgd.record.safe_files import write_atomically
 
     keep_freed_memory()  # as workers do
     torch.set_num_threads(config.engine.threads or 1)

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from dsgd.record.lock import COMMAND_LOCK, FolderInUse, locked, owner_has_died
-from dsgd.record.written import check_inside
+from dsgd.record.safe_files import check_inside
 from dsgd.runner.values import ConfigError
 
 TRIALS = 20  # of making a folder

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import write_atomically
 from dsgd.runner.configuration import configure, why_not
 from dsgd.runner.values import ConfigError
 

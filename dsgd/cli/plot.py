@@ -164,7 +164,7 @@ def _read(paths: Sequence[str]) -> list[Run]:
 def _write_page(paths: Sequence[str], file: Path) -> int:
     runs = _read(paths)
 
-    from dsgd.record.written import write_atomically
+    from dsgd.record.safe_files import write_atomically
     from dsgd.report.page import page_text
 
     try:

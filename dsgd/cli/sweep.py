@@ -14,16 +14,18 @@ from rich.text import Text
 
 from dsgd.cli.arguments import Parser, check_quotes, command_parser, exit_status, key_of
 from dsgd.cli.folders import check_writable
-from dsgd.cli.stored_sweep import code_of_point
 from dsgd.host.terminal import table_console
-from dsgd.record.bounded import read_end
 from dsgd.record.reader import read_config
+from dsgd.record.safe_files import read_end
 from dsgd.record.safe_text import for_terminal
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
 from dsgd.sweep.site import JobSize, Site, script
 from dsgd.sweep.slurm_jobs import FINISHED, STATES, WAITING, PointState, finished, states
 
+# Keys of `slurm` that run nothing.
+HARMLESS = ("partition", "account", "qos", "constraint", "time", "mem", "tasks_per_node", "cpus_per_task")
+HARMLESS += ("gpus_per_task", "at_once", "requeue", "warning_s")
 LOG_BYTES = 2**22  # of what a job has printed, from its end
 SHOWN = 10  # points that `status` lists without --points
 
@@ -34,6 +36,28 @@ EXAMPLES = """\
 
 submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for the settings of your site
 (conf/slurm/default.yaml has all keys). Repeat the command to submit the missing runs only."""
+
+
+def code_of_point(point: Point, slurm_overrides: Sequence[str]) -> str | None:
+    """Return what a point would run besides the package, as it stands in the manifest; None if there is nothing.
+
+    slurm_overrides: the `slurm.*` that it was submitted with. Raises ConfigError."""
+    from dsgd.cli.compose import ConfigTree, plain
+    from dsgd.runner.configuration import code_of
+
+    if point.config_dir is not None:
+        return f"--config-dir {point.config_dir}"
+    for word in slurm_overrides:
+        if key_of(word).removeprefix("slurm.") not in HARMLESS:
+            return word
+    if flags := [text for text in point.overrides if text.startswith("-")]:
+        return flags[0]
+    tree = ConfigTree()
+    for override in tree.parse(point.overrides):
+        if override.key_or_group.partition(".")[0].partition("/")[0] in ("hydra", "resume_trusted"):
+            return str(override.input_line)
+    code = code_of(plain(tree.load(point.overrides)))
+    return next((f"{group}.{key}={value}" for group, values in code.items() for key, value in values.items()), None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

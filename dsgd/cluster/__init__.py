@@ -9,8 +9,7 @@ from math import inf, nextafter
 from typing import Any, TypeVar
 
 from dsgd.checks import check_options
-from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
-from dsgd.cluster.disturbances import LONGEST_S, Congestion, Stall
+from dsgd.cluster.compute_trace import LONGEST_S, ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.cluster.failures import Failures
 from dsgd.cluster.link_matrix import LinkMatrix
 

@@ -9,8 +9,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from dsgd.cluster.compute_trace import read_rows, whole
-from dsgd.cluster.disturbances import LONGEST_S
+from dsgd.cluster.compute_trace import LONGEST_S, read_rows, whole
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,10 +26,9 @@ from dsgd.comparison.stages import ComparisonResult, Search, cells, contenders_o
 from dsgd.comparison.tuning import middle, open_edges, working_range
 from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
-from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.lock import COMMAND_LOCK
+from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.safe_text import counted
-from dsgd.record.written import write_atomically
 from dsgd.report.look import WIDTHS, Look
 from dsgd.report.units import without_units
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run

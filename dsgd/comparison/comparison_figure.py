@@ -20,8 +20,8 @@ from dsgd.comparison.comparison_table import comparison_table, ratio_text, tunin
 from dsgd.comparison.comparison_verdict import comparison_verdict
 from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, compared
 from dsgd.record.reader import number
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
-from dsgd.record.written import write_atomically
 from dsgd.report.curves import MANY, draw_field, draw_median_curves, has_data, median_curves, time_label, x_axis
 from dsgd.report.fields import unsmoothed_note
 from dsgd.report.interval import interval_note

@@ -14,7 +14,7 @@ from dsgd.comparison.stages import ComparisonResult, contenders_of
 from dsgd.comparison.tradeoffs import write_front, write_overtaking
 from dsgd.comparison.winner_map import map_cell, write_map
 from dsgd.host.terminal import table_console
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import write_atomically
 from dsgd.report.look import Look
 from dsgd.report.page import page_text
 from dsgd.report.scaling import write_scaling

@@ -20,10 +20,9 @@ from dsgd.cli.sweep import print_job, site_of
 from dsgd.cli.tally import Tally
 from dsgd.host.signals import Interrupted, Interruption, interruptible
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
-from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, find_runs, number
+from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.safe_text import counted, for_terminal
-from dsgd.record.written import write_atomically
 from dsgd.runner.gradient_time import is_open, with_time_of_kind
 from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from dsgd.host.files import regular_file
-from dsgd.record.bounded import json_object
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import json_object, write_atomically
 
 NAME = "checkpoint.pt"
 FORMAT = 2  # changes with what a run needs to resume

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dsgd.host.files import regular_file
-from dsgd.record.written import open_kept
+from dsgd.record.safe_files import open_kept
 
 LOCK = ".lock"
 COMMAND_LOCK = ".command.lock"  # not the run's: a sweep's only job may have the sweep's folder

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.record.bounded import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
+from dsgd.record.safe_files import Unbounded, json_object, read_bounded, read_end, read_lines, yaml_document
 from dsgd.record.safe_text import calm, counted, for_terminal
 from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTES, SUMMARY
 

@@ -21,8 +21,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.record.bounded import read_lines
-from dsgd.record.written import open_kept, replace_together, write_all, write_in_room
+from dsgd.record.safe_files import open_kept, read_lines, replace_together, write_all, write_in_room
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
 CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml

@@ -26,8 +26,8 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from dsgd.record.reader import Run
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
-from dsgd.record.written import write_atomically
 from dsgd.report.fields import LABELS
 from dsgd.report.labels import Series, time_notes
 from dsgd.report.look import SCREEN, WIDE, WIDTHS, Look

@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import for_csv, for_latex, for_markdown, for_terminal, lines_for_terminal
-from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate
 
 NEVER = "never"  # the run has ended and did not reach its target

@@ -28,8 +28,8 @@ from dsgd.experiment import Experiment
 from dsgd.host.fork import told_by_child
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
-from dsgd.record.bounded import json_object
 from dsgd.record.reader import name_of, read_summary
+from dsgd.record.safe_files import json_object
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.plan import Plan
@@ -162,7 +162,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
 def _measured_by_child(experiment: Experiment, name: str, problem: Problem | None, threads: int) -> dict[str, Any]:
     """Return what a process of its own has measured, as `_kept_or_measured` does. Raises as `measured_gradient_s`."""
-    import dsgd.gradients.duration  # noqa: F401  # here once: each process would take more than a second for it
+    import dsgd.gradients.choice  # noqa: F401  # here once: each process would take more than a second for it
 
     child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
     if child.signals or child.status == EXIT_INTERRUPTED:
@@ -206,7 +206,7 @@ def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> 
 
 def _kept_or_measured(experiment: Experiment, problem: Problem, threads: int) -> dict[str, Any]:
     """Return the seconds of a gradient, to three digits; the date, if they were measured before; and warnings."""
-    from dsgd.gradients.duration import gradient_duration
+    from dsgd.gradients.choice import gradient_duration
 
     key, warnings = _key(experiment, problem, threads), list[str]()
     try:

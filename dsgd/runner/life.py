@@ -26,9 +26,9 @@ from dsgd.problem.slots import ModelFailed
 from dsgd.record.checkpoint_file import NAME, with_header, write_checkpoint
 from dsgd.record.mirror import Mirror
 from dsgd.record.reader import name_of
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, plain_number
 from dsgd.record.writer import TRACE, Record
-from dsgd.record.written import write_atomically
 from dsgd.runner.configuration import RunConfig
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import ENDED, Checkpoint

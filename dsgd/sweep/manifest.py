@@ -21,8 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.bounded import read_bounded
-from dsgd.record.written import open_kept
+from dsgd.record.safe_files import open_kept, read_bounded
 
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.record.reader import read_last_mark, read_status, read_summary
-from dsgd.record.written import check_inside, make_inside, write_atomically
+from dsgd.record.safe_files import check_inside, make_inside, write_atomically
 from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, cannot_write, read
 from dsgd.sweep.site import JobSize, Site, job_size, script
 

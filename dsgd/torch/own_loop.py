@@ -21,9 +21,8 @@ from dsgd.engines.torch.lockstep import AT_X, LockstepWorker
 from dsgd.runner.configuration import named_algorithm
 from dsgd.runner.values import prefixed
 from dsgd.streams import stream
-from dsgd.torch.flat import FlatModule, as_vector, trained
+from dsgd.torch.flat import FlatModule, as_vector, check_placement, group_of, local_part, trained
 from dsgd.torch.overlapped_mean import OverlappedMean
-from dsgd.torch.placement import check_placement, group_of, local_part
 from dsgd.torch.refused import (
     check_alike,
     check_optimizer,

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dsgd.engines.torch.group_channel import GroupChannel
-from dsgd.torch.flat import dense_strides, has_own_numbers, trained
-from dsgd.torch.placement import local_part
+from dsgd.torch.flat import dense_strides, has_own_numbers, local_part, trained
 from dsgd.worker import Algorithm
 
 

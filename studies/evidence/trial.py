@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import write_atomically
 
 BASE_RATE = 0.1  # the rate of level 0
 PER_OCTAVE = 2  # levels of rates in a factor of 2

@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dsgd.record.bounded import json_object, read_bounded
 from dsgd.record.reader import Run, number, read_env
+from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.writer import CONFIG_SHA256
-from dsgd.record.written import write_atomically
 from studies.reproduction.logged import Logged
 
 SUFFIX = ".jsonl.gz"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import write_atomically
 from studies.reproduction.criterion import ClaimKind
 from studies.reproduction.pages import Results, finding_on, measured_line, table
 from studies.reproduction.paper import Claim

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.record.reader import Run
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import for_markdown
-from dsgd.record.written import write_atomically
 from dsgd.report.interval import Estimate
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text

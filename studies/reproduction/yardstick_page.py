@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import write_atomically
 from dsgd.report.sheet import panels
 from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
 from studies.reproduction.archive import reading

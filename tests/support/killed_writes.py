@@ -25,7 +25,7 @@ from typing import Any
 
 from dsgd.record.checkpoint_file import NAME
 from dsgd.record.lock import LOCK
-from dsgd.record.written import ROOM
+from dsgd.record.safe_files import ROOM
 
 EXTEND = "--extend"
 LIMIT = 100  # writes of a run, at most

@@ -55,7 +55,7 @@ WANTED = {
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {
     "dsgd.checks", "dsgd.worker", "dsgd.topology", "dsgd.streams", "torch", "dsgd.compression",
-    "dsgd.compression.low_rank", "dsgd.compression.few_bits",
+    "dsgd.compression.low_rank", "dsgd.compression.codes",
 }  # fmt: skip
 
 

@@ -34,12 +34,11 @@ from dsgd.host.signals import Interrupted, signal_pipe
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem, build_problem, start_digest
 from dsgd.problem.slots import ModelFailed
-from dsgd.record.bounded import read_end
 from dsgd.record.checkpoint_file import check_state, read_state
 from dsgd.record.reader import SUMMARY_BYTES, read_status
+from dsgd.record.safe_files import make_inside, read_end
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.record.writer import SUMMARY
-from dsgd.record.written import make_inside
 from dsgd.runner.life import checked_digest, live
 from dsgd.runner.plan import Plan, worker_devices
 from dsgd.runner.resume import ENDED

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.cluster import Cluster
-from dsgd.cluster.disturbances import Congestion
+from dsgd.cluster.compute_trace import Congestion
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.routes import Flow, RegionLink, Routes
 from dsgd.streams import stream

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from dsgd.cluster import Cluster
-from dsgd.cluster.compute_trace import ComputeTrace, JitterLaw
-from dsgd.cluster.disturbances import Congestion, Stall
+from dsgd.cluster.compute_trace import ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.downtime import LockstepFailures
 from dsgd.optim.optimizer import State

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from dsgd.cluster.disturbances import Congestion
+from dsgd.cluster.compute_trace import Congestion
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.node import Pauses
 from dsgd.streams import stream

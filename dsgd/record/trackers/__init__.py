@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from dsgd.record.bounded import read_bounded
-from dsgd.record.written import write_atomically
+from dsgd.record.safe_files import read_bounded, write_atomically
 
 TRACKERS = ("wandb", "tensorboard", "mlflow")
 MODES = ("disabled", "offline", "online")

@@ -18,9 +18,9 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from dsgd.record.safe_files import make_inside, open_kept
 from dsgd.record.trackers import numbers
 from dsgd.record.writer import CONFIG
-from dsgd.record.written import make_inside, open_kept
 
 FOLDER = "tensorboard"
 

@@ -11,9 +11,9 @@ import wandb
 from wandb.errors import CommError, UsageError
 
 from dsgd.record.reader import name_of, read_config
+from dsgd.record.safe_files import check_inside
 from dsgd.record.trackers import new_id, read_id, run_name, write_id
 from dsgd.record.writer import CONFIG, METRICS, SUMMARY
-from dsgd.record.written import check_inside
 
 INIT_TIMEOUT_S = 30.0
 RUN_ID = "wandb-id"  # file with the run's id in wandb, which a resumed run continues

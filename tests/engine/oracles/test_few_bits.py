@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from dsgd.algorithms.streaming import Streaming
 from dsgd.cluster import Cluster
-from dsgd.compression.few_bits import code_bytes, decode, encode
+from dsgd.compression.codes import code_bytes, decode, encode
 from dsgd.data import Quadratic
 from tests.support.reference import Array, Setting
 from tests.support.simulated import assert_close, run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.compose import composed
-from dsgd.gradients.duration import SERIES, fastest
+from dsgd.gradients.choice import SERIES, fastest
 from dsgd.runner.configuration import configure
 from dsgd.runner.gradient_time import CacheUnusable, keep_time, kept_time, measured_gradient_s
 from tests.support.command import call, marks, summary
@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     # whatever else runs here: as on a machine with nothing else to do
-    monkeypatch.setattr("dsgd.gradients.duration.AGREE", float("inf"))
+    monkeypatch.setattr("dsgd.gradients.choice.AGREE", float("inf"))
     return tmp_path / "cache/dsgd"
 
 
@@ -115,7 +115,7 @@ def test_without_a_folder_for_it_nothing_is_kept(tmp_path: Path, monkeypatch: py
 
 
 def test_times_that_never_agree_are_a_warning_and_not_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr("dsgd.gradients.duration.AGREE", -1.0)
+    monkeypatch.setattr("dsgd.gradients.choice.AGREE", -1.0)
     result = call(*RUN, "hydra.run.dir=run")
     assert result.status == 0, result.err
     line = r"^warning: gradients take \S+ to \S+ ms here, beside other programs: this time is not kept$"
@@ -125,7 +125,7 @@ def test_times_that_never_agree_are_a_warning_and_not_kept(monkeypatch: pytest.M
 
 def test_the_fastest_series_count_once_two_of_them_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside other programs a gradient takes longer, and never less."""
-    monkeypatch.setattr("dsgd.gradients.duration.AGREE", 0.05)
+    monkeypatch.setattr("dsgd.gradients.choice.AGREE", 0.05)
 
     def measured(*medians: float) -> tuple[float, float, bool, int]:
         series = iter([[median] * 5 for median in medians])

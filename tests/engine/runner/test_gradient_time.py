@@ -16,7 +16,7 @@ import yaml
 from dsgd.cli.compose import composed
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
-from dsgd.gradients.duration import are_steady
+from dsgd.gradients.choice import are_steady
 from dsgd.runner.configuration import configure
 from dsgd.runner.gradient_time import foreign_time, measured_gradient_s, with_shared_times
 from dsgd.runner.plan import plan_run

@@ -16,7 +16,7 @@ from dsgd.algorithms.easgd import EASGD
 from dsgd.algorithms.gossip import Gossip
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
-from dsgd.cluster.disturbances import Congestion
+from dsgd.cluster.compute_trace import Congestion
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
 from dsgd.engines.sim.routes import Routes

@@ -11,8 +11,8 @@ import pytest
 from dsgd.cli.sweep import main as sweep
 from dsgd.comparison.command import main as compare
 from dsgd.record.lock import LOCK
+from dsgd.record.safe_files import ROOM
 from dsgd.record.writer import CONFIG, ENV, METRICS, SUMMARY, TRACE
-from dsgd.record.written import ROOM
 from tests.support.command import call, refusal, summary
 from tests.support.each_row import each_row
 from tests.support.records import write_record
@@ -64,7 +64,7 @@ def test_what_dsgd_compare_has_kept_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_pages_figures_and_tables_are_written_by_the_module_that_looks_first() -> None:
-    """dsgd.record.written: unit/record/test_written has what it does."""
+    """dsgd.record.safe_files: unit/record/test_written has what it does."""
     writes = re.compile(r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]")
     root = Path(__file__).parents[3]
     folders = ("dsgd/report", "dsgd/comparison", "dsgd/cli", "studies")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.plot import main as plot
-from dsgd.record.bounded import DEPTH, Unbounded, json_object, read_bounded, yaml_document
 from dsgd.record.reader import CONFIG_BYTES, find_runs, read_config
+from dsgd.record.safe_files import DEPTH, Unbounded, json_object, read_bounded, yaml_document
 from dsgd.record.writer import Record
 from tests.support.records import write_record
 

@@ -62,7 +62,7 @@ def test_reading_takes_little_more_than_twice_the_bytes_of_the_file(tmp_path: Pa
 SMALL = """
 import resource, sys
 from pathlib import Path
-from dsgd.record.bounded import read_bounded, read_end
+from dsgd.record.safe_files import read_bounded, read_end
 from dsgd.host.files import text_lines
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + 2**24, taken + 2**24))

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from dsgd.record import written
+from dsgd.record import safe_files
 from dsgd.record.checkpoint_file import (
     NAME,
     CheckpointError,
@@ -137,7 +137,7 @@ def test_an_end_while_writing_leaves_the_old_checkpoint_whole(tmp_path: Path, mo
 
     write_checkpoint(tmp_path, HEADER, state())
     before = (tmp_path / NAME).read_bytes()
-    monkeypatch.setattr(written.os, "fsync", end)
+    monkeypatch.setattr(safe_files.os, "fsync", end)
     with pytest.raises(KeyboardInterrupt):
         write_checkpoint(tmp_path, HEADER, {"vectors": []})
     assert (tmp_path / NAME).read_bytes() == before

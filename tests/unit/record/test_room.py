@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dsgd.record.written import ROOM, ROOM_BYTES, room_kept, write_in_room
+from dsgd.record.safe_files import ROOM, ROOM_BYTES, room_kept, write_in_room
 
 
 def test_the_room_becomes_the_file_and_nothing_else_is_left(tmp_path: Path) -> None:

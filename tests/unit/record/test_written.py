@@ -10,8 +10,8 @@ import pytest
 
 from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.lock import LOCK, locked
+from dsgd.record.safe_files import make_inside, open_kept, write_atomically
 from dsgd.record.writer import METRICS, Record
-from dsgd.record.written import make_inside, open_kept, write_atomically
 from studies.reproduction import archive
 from tests.support.each_row import each_row
 

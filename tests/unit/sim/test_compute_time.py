@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
-from dsgd.cluster.disturbances import Stall
+from dsgd.cluster.compute_trace import Stall
 from dsgd.engines.sim.node import Pauses, Processor
 from dsgd.streams import stream
 from tests.support.timing import timed
