@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from dsgd.cli.compose import composed
-from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.averaging import Groups, finish_work
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceThread
 from dsgd.gradients.choice import GRAPH_WORK, multiply_adds
@@ -261,10 +261,10 @@ def _rate(evaluator: LoopEvaluator | GraphEvaluator | CompiledEvaluator) -> floa
     begun = time.perf_counter()
     while len(found) < 3 or time.perf_counter() - begun < SECONDS:
         pending = _pending(evaluator.problem)
-        finish(CUDA)
+        finish_work(CUDA)
         begin = time.perf_counter()
         evaluator.evaluate(pending)
-        finish(CUDA)
+        finish_work(CUDA)
         found.append(IN_FLIGHT / (time.perf_counter() - begin))
     return statistics.median(found)
 
@@ -283,14 +283,14 @@ def streams() -> None:
 
     shares: list[float] = []
     for _ in range(REPEATS):
-        finish(CUDA)
+        finish_work(CUDA)
         begin = time.perf_counter()
         future = thread.submit(halved, vector)
         for _ in range(200):
             torch.mm(matrix, matrix, out=product)
         future.result()
         done = time.perf_counter()
-        finish(CUDA)
+        finish_work(CUDA)
         shares.append((done - begin) / (time.perf_counter() - begin))
     thread.close()
     share = statistics.median(shares)

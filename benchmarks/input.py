@@ -27,7 +27,7 @@ import torch
 from dsgd.data.imagenet import ImageNet, ImageNetLike
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DRAWS, crop, resized
-from dsgd.data.images.decode import choose_decoder, open_image, read
+from dsgd.data.images.decode import choose_decoder, open_image, read_image
 from dsgd.data.images.layout import ImageSource, find_images
 from dsgd.host.resources import cores
 from dsgd.models import declare_missing_operators
@@ -166,7 +166,7 @@ def parts(source: ImageSource, count: int = 200) -> dict[str, float]:
 
     decoder = choose_decoder("auto")
     for sample in rng.integers(0, len(source.labels), count):
-        content = timed("read the file", lambda s=sample: read(*source.locate(int(s))))
+        content = timed("read the file", lambda s=sample: read_image(*source.locate(int(s))))
         picture = timed("read its header", lambda c=content: open_image(c, decoder))
         box = timed("choose the crop", lambda p=picture: crop(p.height, p.width, list(rng.random(DRAWS))))
         timed("(decode the whole)", lambda p=picture: p.pixels(1))

@@ -20,7 +20,7 @@ import torch
 from all_reduce import WEIGHT_DECAY, Noise, resnet18  # beside this file
 
 from dsgd.cli.compose import composed
-from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.averaging import Groups, finish_work
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.host.resources import keep_freed_memory
 from dsgd.optim.optimizer import SGD
@@ -57,7 +57,7 @@ def ours(problem: Problem, device: torch.device) -> Callable[[int], None]:
             g = compute.gradient(x.clone(), buffers, 0, done).result()
             velocity = optimizer.step(x, g, velocity, 0.01)
             done += 1
-        finish(device)
+        finish_work(device)
 
     return train
 
@@ -75,7 +75,7 @@ def plain(problem: Problem, device: torch.device) -> Callable[[int], None]:
             problem.data.loss(module(inputs), targets).backward()
             optimizer.step()
             done += 1
-        finish(device)
+        finish_work(device)
 
     return train
 

@@ -22,7 +22,7 @@ import torch
 from all_reduce import WEIGHT_DECAY  # beside this file
 from torch import Tensor, nn
 
-from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.averaging import Groups, finish_work
 from dsgd.engines.dist.worker.batches import normalised
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.host.resources import keep_freed_memory
@@ -104,7 +104,7 @@ def timed(step: Callable[[], None], steps: int, device: torch.device) -> tuple[f
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
         step()
-    finish(device)
+    finish_work(device)
     return (time.perf_counter() - begin) / steps, (time.process_time() - cpu) / steps
 
 

@@ -30,7 +30,7 @@ from typing import IO
 import numpy as np
 from rich.progress import Progress, track
 
-from dsgd.data.images.decode import FILE_BYTES, BrokenImage, choose_decoder, open_image, read
+from dsgd.data.images.decode import FILE_BYTES, BrokenImage, choose_decoder, open_image, read_image
 from dsgd.data.images.layout import TEST, TRAIN, ImageLocation, ImageSource, Layout, find_images, write_shards
 from dsgd.host.resources import cores
 
@@ -204,7 +204,7 @@ def verify(layout: Layout) -> bool:
 def problem(decoder: str, place: ImageLocation) -> str | None:
     """Return what is wrong with an image, or None."""
     try:
-        open_image(read(*place), decoder).pixels(1)
+        open_image(read_image(*place), decoder).pixels(1)
     except BrokenImage as error:
         return str(error)
     return None
@@ -214,7 +214,7 @@ def contents(source: ImageSource, split: str) -> Iterator[tuple[bytes, int]]:
     """Yield (content, label) in a random order, the same every time, so that shards may be read front to back, too."""
     order = np.random.default_rng(0).permutation(len(source.labels))
     for sample in track(order.tolist(), f"writing {split}"):
-        yield read(*source.locate(sample)), int(source.labels[sample])
+        yield read_image(*source.locate(sample)), int(source.labels[sample])
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if launch(os.environ).rank == 0:  # which writes it
             check_file(out, "--out")
         (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False)
-        return run(configure(job.values), out, options.steps, options.link_s)
+        return calibrate_cluster(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
@@ -74,7 +74,7 @@ def seconds(text: str) -> float:
     return float(text) if number is None else number
 
 
-def run(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
+def calibrate_cluster(config: RunConfig, out: Path, steps: int, link_s: float) -> int:
     """Measure with all workers, and write the file in rank 0. Returns the exit status."""
     import tempfile
 

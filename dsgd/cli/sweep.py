@@ -19,8 +19,8 @@ from dsgd.record.reader import read_config
 from dsgd.record.safe_files import read_end
 from dsgd.record.safe_text import for_terminal
 from dsgd.sweep import slurm_jobs
-from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked, point_of, read
-from dsgd.sweep.site import JobSize, Site, script
+from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked_sweep, point_of, read_sweep
+from dsgd.sweep.site import JobSize, Site, batch_script
 from dsgd.sweep.slurm_jobs import FINISHED, STATES, WAITING, PointState, finished, states
 
 # Keys of `slurm` that run nothing.
@@ -116,12 +116,12 @@ def _submit(options: argparse.Namespace) -> int:
     arrays = slurm_jobs.arrays(points.values(), site)
     if options.dry_run:
         for size, members in arrays.items():
-            print(script("dsgd-sweep", members, folder.absolute(), size, site))
+            print(batch_script("dsgd-sweep", members, folder.absolute(), size, site))
         _print_demand(arrays, site)
         return 0
     check_writable(folder, "--folder")
     largest = slurm_jobs.largest_array()
-    with locked(folder) as writer:
+    with locked_sweep(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         known = [state for state in states(sweep)[0] if state.point.id in points]
         there = Counter(state.name for state in known if state.name in (*FINISHED, *WAITING))
@@ -197,7 +197,7 @@ def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None
 
 
 def _status(options: argparse.Namespace) -> int:
-    sweep = read(Path(options.folder))
+    sweep = read_sweep(Path(options.folder))
     point_states, problem = states(sweep)
     counts = Counter(state.name for state in point_states)
     print(f"{_plural(len(point_states), 'point')} in {options.folder}: {_counted(counts)}")
@@ -244,7 +244,7 @@ def _points_table(point_states: Sequence[PointState], sweep: Sweep) -> Table:
 def _logs(options: argparse.Namespace) -> int:
     if options.lines < 1:
         raise ValueError(f"--lines must be >= 1, got {options.lines}")
-    sweep = read(Path(options.folder))
+    sweep = read_sweep(Path(options.folder))
     if options.points:
         points = sweep.select(options.points)
     else:
@@ -264,8 +264,8 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _cancel(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
-    read(folder)  # not to make a folder and a lock where there is no sweep
-    with locked(folder) as writer:
+    read_sweep(folder)  # not to make a folder and a lock where there is no sweep
+    with locked_sweep(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
         waiting = [state for state in states(sweep)[0] if state.name in WAITING and state.point.id in wanted]
@@ -281,8 +281,8 @@ def _cancel(options: argparse.Namespace) -> int:
 def _retry(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     largest = slurm_jobs.largest_array()
-    read(folder)  # not to make a folder and a lock where there is no sweep
-    with locked(folder) as writer:
+    read_sweep(folder)  # not to make a folder and a lock where there is no sweep
+    with locked_sweep(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
         batches: dict[tuple[tuple[str, ...], str | None], list[Point]] = {}
@@ -310,7 +310,7 @@ def _retry(options: argparse.Namespace) -> int:
 def _collect(options: argparse.Namespace) -> int:
     from dsgd.cli import plot
 
-    sweep = read(Path(options.folder))
+    sweep = read_sweep(Path(options.folder))
     points = finished(sweep)
     if not points:
         raise ValueError(f"collect needs a completed point, got none of {len(sweep.points)} in {options.folder}")

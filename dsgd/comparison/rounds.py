@@ -28,7 +28,7 @@ from dsgd.runner.plan import Plan, with_wandb_group
 from dsgd.runner.resume import ENDED, contents
 from dsgd.runner.values import ConfigError
 from dsgd.sweep import slurm_jobs
-from dsgd.sweep.manifest import Point, engine_of, locked, point_of
+from dsgd.sweep.manifest import Point, engine_of, locked_sweep, point_of
 from dsgd.sweep.slurm_jobs import FINISHED, WAITING
 
 TIMES, TIMES_BYTES = "gradient_times.json", 2**20
@@ -125,7 +125,7 @@ class SlurmRunner:
                 )
         points = {point.id: point for point in (point_of(job.values, job.overrides, self._config_dir) for job in jobs)}
         largest = slurm_jobs.largest_array()
-        with locked(self._folder) as writer:
+        with locked_sweep(self._folder) as writer:
             sweep = slurm_jobs.recover(writer, self._folder)
             states = {state.point.id: state.name for state in slurm_jobs.states(sweep)[0]}
             writer.points([point for key, point in points.items() if key not in sweep.points])

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from dsgd.checks import check_options
-from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read
+from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read_image
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.split import Arrays, ImageSet
 from dsgd.streams import stream
@@ -165,7 +165,7 @@ class _Opener:
     def open(self, split: ImageSource, sample: int) -> Picture:
         """Return an image that is not yet decoded. Raises ValueError."""
         try:
-            return open_image(read(*split.locate(sample)), self._decoder, self._max_pixels)
+            return open_image(read_image(*split.locate(sample)), self._decoder, self._max_pixels)
         except BrokenImage as error:
             raise _unusable(split, sample, error) from error
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.token_steps import positions
+from dsgd.gradients.token_steps import position_step
 from dsgd.gradients.tracing import Untranslatable, source
 from dsgd.gradients.translation import FUNCTIONS, Activation, Translation, gathered, inverse
 
@@ -71,7 +71,7 @@ def arithmetic(operation: str, translation: Translation, node: fx.Node) -> Activ
     if len(node.args) != 2 or node.kwargs or (in_place and len(source(node).users) > 1):  # others read the result
         raise Untranslatable(translation.trace.name(node))
     left, right = node.args
-    if operation == "+" and (table := positions(translation, node)):
+    if operation == "+" and (table := position_step(translation, node)):
         return table
     if not translation.trace.is_tensor(right):
         number = translation.trace.constant(right)

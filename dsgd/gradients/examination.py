@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, has_own_code, one_line, own_function, watched
+from dsgd.problem.slots import ModelFailed, has_own_code, own_function, short_message, watched
 from dsgd.streams import stream_states
 
 STEPS = 2
@@ -66,7 +66,9 @@ def _reason_by_steps(twin: Problem) -> str | None:
             except ModelFailed:
                 raise
             except Exception as error:  # whatever the user's module may raise
-                raise ModelFailed(f"the model fails in training: {type(error).__name__}: {one_line(error)}") from error
+                raise ModelFailed(
+                    f"the model fails in training: {type(error).__name__}: {short_message(error)}"
+                ) from error
             if any(stream_states()[name] != drawn[name] for name in ("NumPy", "Python")):
                 return f"random numbers of Python or NumPy that {name} draws"
         if hooks:

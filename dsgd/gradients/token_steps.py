@@ -67,7 +67,7 @@ def embedding(translation: Translation, node: fx.Node, module: nn.Embedding) -> 
     return translation.step("embed", node, value, weight=translation.parameter(module.weight), rows=rows)
 
 
-def positions(translation: Translation, node: fx.Node) -> Activation | None:
+def position_step(translation: Translation, node: fx.Node) -> Activation | None:
     """Add a table with a row for each token to a value, None if this is no such sum."""
     for value, other in (node.args, node.args[::-1]):
         if isinstance(other, fx.Node) and (

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, Slot, one_line
+from dsgd.problem.slots import ModelFailed, Slot, short_message
 from dsgd.problem.state import WORD, word_count
 
 BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
@@ -48,7 +48,7 @@ class ModuleTrace:
                 self.graph = _Tracer().trace(module)
             except Exception as error:  # fx raises whatever a proxy cannot do in the user's own code
                 name = type(module).__name__
-                raise Untranslatable(f"{name}.forward, which cannot be traced ({one_line(error)})") from error
+                raise Untranslatable(f"{name}.forward, which cannot be traced ({short_message(error)})") from error
             if not torch.equal(before, torch.get_rng_state()):  # they would be the same in every pass
                 raise Untranslatable(f"random numbers that {type(module).__name__}.forward draws")
         _, *others = [node for node in self.graph.nodes if node.op == "placeholder"]
@@ -121,7 +121,7 @@ class _Examples(fx.Interpreter):
         try:
             result = super().run_node(n)
         except Exception as error:  # of the user's layers: whatever they raise
-            raise Untranslatable(f"{n.name} ({n.target}), which fails on zeros ({one_line(error)})") from error
+            raise Untranslatable(f"{n.name} ({n.target}), which fails on zeros ({short_message(error)})") from error
         self.results[n] = torch.empty(result.shape, device="meta") if isinstance(result, Tensor) else result
         return result
 

@@ -37,7 +37,7 @@ class Matrix(NamedTuple):
         return slice(self.start, self.start + self.rows * self.columns)
 
 
-def remembered(state: State | None) -> list[Tensor]:
+def state_vectors(state: State | None) -> list[Tensor]:
     """Return the vectors of a state, in the same order in every worker; none before the first step."""
     return [] if state is None else [state.vectors[name] for name in sorted(state.vectors)]
 

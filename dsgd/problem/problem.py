@@ -25,7 +25,7 @@ from dsgd.data.protocols import (
 )
 from dsgd.experiment import Experiment
 from dsgd.problem.precision import AUTOCAST, LOSS_SCALES
-from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of, one_line
+from dsgd.problem.slots import ModelFailed, Slot, is_norm_or_bias, matrices_of, short_message
 from dsgd.problem.state import ModuleState
 from dsgd.streams import seeded_beside, stream
 
@@ -104,7 +104,9 @@ class Problem:
         try:
             module = copy.deepcopy(self.module)
         except Exception as error:  # whatever the user's module may raise
-            raise ModelFailed(f"{type(self.module).__name__}, which cannot be copied ({one_line(error)})") from error
+            raise ModelFailed(
+                f"{type(self.module).__name__}, which cannot be copied ({short_message(error)})"
+            ) from error
         options = {"autocast": self.autocast, "channels_last": self.channels_last, "compiled": self.compiled}
         decay = self.weight_decay, self._decay_norm_and_bias
         twin = Problem(module, self.data, self.dtype, *decay, seed=self._seed, **options)

@@ -31,7 +31,7 @@ class ModelFailed(ValueError):
     """Raised for a module that cannot be trained here: one line that says why."""
 
 
-def one_line(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return the message of an error in at most 120 characters."""
     return " ".join(str(error).split())[:120] or type(error).__name__
 

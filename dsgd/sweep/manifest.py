@@ -145,7 +145,7 @@ def point_of(values: Mapping[str, Any], overrides: Sequence[str], config_dir: st
     )
 
 
-def read(folder: Path) -> Sweep:
+def read_sweep(folder: Path) -> Sweep:
     """Read the manifest of a sweep. Raises ManifestError."""
     path, sweep = folder / MANIFEST, Sweep(folder)
     try:
@@ -251,7 +251,7 @@ def cannot_write(folder: Path, error: OSError) -> ManifestError:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[ManifestWriter]:
+def locked_sweep(folder: Path) -> Iterator[ManifestWriter]:
     """Hold the lock of a sweep's folder, which is made if it is not there.
 
     The lock works between machines on network file systems, and ends with its process. Raises ManifestError if the

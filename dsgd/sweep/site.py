@@ -139,7 +139,7 @@ def directives(site: Site, size: JobSize, name: str) -> list[str]:
     return [f"--{key}" if value is True else f"--{key}={_text(value)}" for key, value in given]
 
 
-def script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site) -> str:
+def batch_script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site) -> str:
     """Return the batch script of an array of points of one size. folder: of the sweep, absolute."""
     beside = Path(sysconfig.get_path("scripts")) / "dsgd-run"
     # a container has its own; nodes may have no PATH to where this command is

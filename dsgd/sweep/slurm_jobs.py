@@ -15,8 +15,8 @@ from typing import Any
 
 from dsgd.record.reader import read_last_mark, read_status, read_summary
 from dsgd.record.safe_files import check_inside, make_inside, write_atomically
-from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, cannot_write, read
-from dsgd.sweep.site import JobSize, Site, job_size, script
+from dsgd.sweep.manifest import MANIFEST, RUNS, ManifestWriter, Point, Sweep, cannot_write, read_sweep
+from dsgd.sweep.site import JobSize, Site, batch_script, job_size
 
 LOGS, JOBS = "logs", "jobs"
 FINISHED = ("completed", "diverged")
@@ -74,7 +74,7 @@ def submit(
             part = members[start : start + largest]
             token = secrets.token_hex(4)
             path = folder / JOBS / f"{token}.sh"
-            write_atomically(path, script(_job_name(token), part, folder, size, site).encode())
+            write_atomically(path, batch_script(_job_name(token), part, folder, size, site).encode())
             writer.submitting(token, part, slurm_overrides)
             try:
                 job = _submit_array(path, len(part), site.at_once, Path.cwd(), log(folder, "%A_%a"))
@@ -89,14 +89,14 @@ def submit(
 
 def recover(writer: ManifestWriter, folder: Path) -> Sweep:
     """Read a sweep, after asking SLURM about submissions whose outcome is not noted because their submitter died."""
-    sweep = read(folder) if (folder / MANIFEST).exists() else Sweep(folder)
+    sweep = read_sweep(folder) if (folder / MANIFEST).exists() else Sweep(folder)
     for token in sweep.submitting:
         job = _find_job(_job_name(token))
         if job is None:
             writer.refused(token, "it never came to SLURM")
         else:
             writer.submitted(token, job)
-    return read(folder) if sweep.submitting else sweep
+    return read_sweep(folder) if sweep.submitting else sweep
 
 
 def log(folder: Path, task: str) -> Path:

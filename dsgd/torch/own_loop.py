@@ -24,10 +24,10 @@ from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, as_vector, check_placement, group_of, local_part, trained
 from dsgd.torch.overlapped_mean import OverlappedMean
 from dsgd.torch.refused import (
-    check_alike,
+    check_algorithm_options,
     check_optimizer,
-    check_options,
     check_parameters,
+    check_ranks_alike,
     check_tensors,
     refuse_steps,
     refuse_update,
@@ -64,7 +64,7 @@ def distribute(
         rule = "distribute needs a process group: call torch.distributed.init_process_group() first"
         raise ValueError(f"{rule}, and start the script by torchrun or srun")
     check_placement(model, algo, group)
-    check_options(options or {})
+    check_algorithm_options(options or {})
     if isinstance(group, DeviceMesh):
         group, options = group_of(group, algo, options or {})
     channel = GroupChannel(group)
@@ -72,13 +72,13 @@ def distribute(
         algo = named_algorithm(algo, options or {}, topology, channel.nodes, seed)
     elif options or topology:
         raise ValueError(f"options and topology must be those of {type(algo).__name__} itself, where algo is no name")
-    check_options({"elastic": algo.elastic})
+    check_algorithm_options({"elastic": algo.elastic})
     check_tensors(model)
     flat = FlatModule(model, trusts_versions=type(algo).__module__.startswith(OURS))
     with prefixed("algo", fields=algo):
         check_optimizer(model, optimizer, algo, channel.nodes)
         algo.check_layout(flat.layout)
-    check_alike(channel, model, flat.device, (algo if is_dataclass(algo) else type(algo), steps, seed))
+    check_ranks_alike(channel, model, flat.device, (algo if is_dataclass(algo) else type(algo), steps, seed))
     return DistributedModel(flat, optimizer, algo, channel, steps, seed)
 
 
@@ -156,7 +156,7 @@ class DistributedModel(nn.Module):
         before = {id(parameter) for parameter in self._flat.parameters}
         self._flat.take()
         self._lockstep.worker.layout = self._flat.layout
-        check_alike(self._channel, self.module, self._flat.device, None)
+        check_ranks_alike(self._channel, self.module, self._flat.device, None)
         self._mean.arrange()
         for parameter in trained(self.module).values():
             if id(parameter) not in before:

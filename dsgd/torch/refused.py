@@ -14,7 +14,7 @@ from dsgd.torch.flat import dense_strides, has_own_numbers, local_part, trained
 from dsgd.worker import Algorithm
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_algorithm_options(options: Mapping[str, Any]) -> None:
     """Raise ValueError for arguments of `distribute` among the options, and for what process groups cannot serve."""
     for name in ("topology", "steps", "seed"):
         if name in options:
@@ -63,7 +63,7 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
         raise ValueError(f"{rule}, got {len(others)} others")
 
 
-def check_alike(channel: GroupChannel, model: nn.Module, device: torch.device, arguments: object) -> None:
+def check_ranks_alike(channel: GroupChannel, model: nn.Module, device: torch.device, arguments: object) -> None:
     """Raise ValueError, on every rank, if ranks differ in their models or in what they ask for."""
     parameters = dict(model.named_parameters())
     shapes = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in parameters.items()]

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dsgd.engines.dist.coordinator.snapshots import bytes_of_nodes
+from dsgd.engines.dist.coordinator.snapshots import counted_bytes
 from dsgd.problem.evaluation import FIELDS
 from dsgd.record.checkpoint_file import NAME, CheckpointError, read_header, read_state
 
@@ -53,7 +53,7 @@ def stored(folder: Path) -> Stored | None:
     state, batch_size = read_state(path), header["config"]["batch_size"]
     workers = [worker for worker in state["workers"] if worker is not None]
     known = {node: own["counters"] for node, own in enumerate([*state["workers"], *state["servers"]])}
-    sent, _ = bytes_of_nodes(len(state["workers"]), len(state["servers"]), known)
+    sent, _ = counted_bytes(len(state["workers"]), len(state["servers"]), known)
     return Stored(
         time_s=state["time_s"],
         wall_s=header["wall_s"],

@@ -14,7 +14,7 @@ from dsgd.comparison.contenders import Contender
 from dsgd.record.checkpoint_file import write_checkpoint
 from dsgd.record.reader import find_runs, lines_sha256, read_config
 from dsgd.report.look import Look
-from dsgd.sweep.manifest import locked, point_of
+from dsgd.sweep.manifest import locked_sweep, point_of
 from tests.support.command import call, shell
 from tests.support.records import reach, write_record
 from tests.unit.record.test_safe_text import HOSTILE, is_calm
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_a_stranger(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_a_sweep_of_a_stranger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"algo": {"name": "x\x1b[2J[red]"}, "nodes": 2, "seed": 0, "engine": {"name": "sim"}}
     point = point_of(config, ["\x1b[2J[/red]"], None)
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.points([point])
     for words in (["status", "--points"], ["logs", "*"], ["logs", "\x1b[2J"]):
         sweep([*words, "--folder", str(tmp_path)])

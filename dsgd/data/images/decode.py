@@ -92,7 +92,7 @@ def choose_decoder(decoder: str) -> str:
     return decoder
 
 
-def read(path: str, offset: int, length: int) -> bytes:
+def read_image(path: str, offset: int, length: int) -> bytes:
     """Return the bytes of one image; length -1: to the end of the file. Raises BrokenImage if they cannot be read."""
     try:
         with regular_file(path) as (file, file_bytes):

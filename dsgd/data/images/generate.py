@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 from PIL import Image, ImageChops
 
-from dsgd.data.images.decode import read
+from dsgd.data.images.decode import read_image
 from dsgd.data.images.layout import TEST, TRAIN
 from dsgd.host.files import expanded
 from dsgd.host.resources import cores
@@ -69,7 +69,7 @@ class Generated:
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             return False
         try:
-            stamp = json.loads(read(str(folder / STAMP), 0, -1))
+            stamp = json.loads(read_image(str(folder / STAMP), 0, -1))
             if not isinstance(stamp, dict):
                 raise ValueError(f"{STAMP} must be a JSON object, got {type(stamp).__name__}")
         except (ValueError, RecursionError) as error:

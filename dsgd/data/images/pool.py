@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dsgd.data.images import SIDE
 from dsgd.data.images.augment import DRAWS, evaluation_pixels, train_pixels
-from dsgd.data.images.decode import BrokenImage, open_image, read
+from dsgd.data.images.decode import BrokenImage, open_image, read_image
 from dsgd.data.images.layout import ImageSource
 from dsgd.data.slot_pool import SIGNALS, Chunk, PendingBatch, SlotPool, answer_requests
 from dsgd.host.resources import keep_freed_memory
@@ -118,7 +118,7 @@ class DecodingPool(SlotPool[PendingImages]):
             chunk.missing.append(position)
 
 
-def serve(channel: int, memory: int, parent: int, decoder: str, max_pixels: int) -> None:
+def decode_requests(channel: int, memory: int, parent: int, decoder: str, max_pixels: int) -> None:
     """Be a decoding process: take a request, write the pixels into shared memory, answer, until the parent is gone. It
     keeps no state, so whichever process takes a request, the pixels are the same.
 
@@ -150,7 +150,7 @@ def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixel
     for position, row, path, offset, length in request["images"]:
         out = chunks[request["slot"], position]
         try:
-            picture = open_image(read(path, offset, length), decoder, max_pixels)
+            picture = open_image(read_image(path, offset, length), decoder, max_pixels)
             if draws is None:
                 evaluation_pixels(picture, out)
             else:

@@ -29,7 +29,7 @@ from dsgd.engines.dist.frames import (
     VectorLimit,
     decode_header,
     decode_text,
-    encode,
+    encode_frame,
     in_memory,
     rooms,
 )
@@ -65,7 +65,7 @@ class CoordinatorConnection:
 
     def send(self, message: Mapping[str, Any], vectors: Mapping[str, Tensor] | None = None) -> None:
         """Send a message, with vectors that are contiguous and on the CPU."""
-        self._write(encode(message, vectors or {}))
+        self._write(encode_frame(message, vectors or {}))
 
     def _write(self, parts: Sequence[memoryview]) -> None:
         with self._sending:
@@ -206,7 +206,7 @@ class Hub:
         droppable: leave the message out while earlier ones are still queued."""
         if client is None or client not in self._clients or (droppable and client.outgoing):
             return
-        client.outgoing.extend(encode(message, vectors or {}))
+        client.outgoing.extend(encode_frame(message, vectors or {}))
         self._flush(client)
 
     def drop(self, client: Client | None) -> None:

@@ -76,13 +76,13 @@ def in_memory(length: int, dtype: torch.dtype) -> Tensor:
     return torch.empty(length, dtype=dtype)
 
 
-def listed(vectors: Mapping[str, Tensor]) -> list[Listed]:
+def vector_list(vectors: Mapping[str, Tensor]) -> list[Listed]:
     return [(name, vector.dtype, vector.numel()) for name, vector in vectors.items()]
 
 
-def encode(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[memoryview]:
+def encode_frame(message: Mapping[str, Any], vectors: Mapping[str, Tensor]) -> list[memoryview]:
     """Return the parts of a frame. The vectors must be contiguous and on the CPU; they are not copied."""
-    names = [[name, str(dtype).removeprefix("torch."), length] for name, dtype, length in listed(vectors)]
+    names = [[name, str(dtype).removeprefix("torch."), length] for name, dtype, length in vector_list(vectors)]
     text = json.dumps({**message, "vectors": names} if names else message).encode()
     parts = rooms(vectors)
     return [memoryview(FRAME.pack(len(text), sum(map(len, parts))) + text), *parts]

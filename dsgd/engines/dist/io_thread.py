@@ -180,7 +180,7 @@ async def settled(sleep: Sleep, limit_s: float | None) -> Any:
     return await sleep
 
 
-async def ended(tasks: Collection[IoTask], limit_s: float = threading.TIMEOUT_MAX) -> None:
+async def tasks_ended(tasks: Collection[IoTask], limit_s: float = threading.TIMEOUT_MAX) -> None:
     """Wait for the end of tasks, at most for limit_s."""
     deadline = time.monotonic() + limit_s
     for task in tasks:

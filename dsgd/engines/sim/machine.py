@@ -23,7 +23,7 @@ from dsgd.engines.sim.restarts import ElasticRestarts, Restarts
 from dsgd.engines.sim.servers import ServerFailures, Servers
 from dsgd.experiment import Experiment
 from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
-from dsgd.optim.optimizer import remembered
+from dsgd.optim.optimizer import state_vectors
 from dsgd.problem.problem import Problem
 from dsgd.problem.state import mean
 from dsgd.streams import stream
@@ -182,7 +182,7 @@ class Machine:
         self.samples = self.experiment.samples_of(self.steps)
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
-        return remembered(self.nodes[worker.rank].optimizer_state)
+        return state_vectors(self.nodes[worker.rank].optimizer_state)
 
     def forget(self, worker: Worker) -> None:
         self.nodes[worker.rank].optimizer_state = None

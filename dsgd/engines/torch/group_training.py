@@ -28,7 +28,7 @@ from dsgd.engines.torch.group_channel import (
 )
 from dsgd.engines.torch.lockstep import LockstepWorker
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
-from dsgd.optim.optimizer import State, remembered
+from dsgd.optim.optimizer import State, state_vectors
 from dsgd.problem.evaluation import evaluated_workers, measure, measure_workers
 from dsgd.problem.precision import compiling, prepare
 from dsgd.problem.problem import build_problem
@@ -117,7 +117,7 @@ class GroupTraining:
         self._due = self.rules.is_at_mark(worker)
 
     def remembered(self) -> Sequence[Tensor]:
-        return remembered(self.optimizer_state)
+        return state_vectors(self.optimizer_state)
 
     def forget(self) -> None:
         self.optimizer_state = None

@@ -18,7 +18,7 @@ from dsgd.data import DataLost
 from dsgd.data.idx import read_idx
 from dsgd.data.imagenet import ImageNet
 from dsgd.data.images.augment import evaluation_pixels
-from dsgd.data.images.decode import FILE_BYTES, MAX_PIXELS, BrokenImage, open_image, read
+from dsgd.data.images.decode import FILE_BYTES, MAX_PIXELS, BrokenImage, open_image, read_image
 from tests.support.command import in_python
 from tests.support.image_files import DECODERS, IMAGES, jpeg, photograph, saying, tiff_of_a_tile
 
@@ -154,10 +154,10 @@ def test_only_a_regular_file_of_bounded_size_is_read(tmp_path: Path) -> None:
     (tmp_path / "endless.jpg").symlink_to("/dev/zero")
     for name in ("fifo.jpg", "endless.jpg"):
         with pytest.raises(BrokenImage, match=r"^cannot be read: not a regular file$"):
-            read(str(tmp_path / name), 0, -1)
+            read_image(str(tmp_path / name), 0, -1)
     with (tmp_path / "holes.jpg").open("wb") as file:
         file.truncate(2**40)
     with pytest.raises(BrokenImage, match=rf"^has {2**40} bytes, more than the {FILE_BYTES} that an image may have$"):
-        read(str(tmp_path / "holes.jpg"), 0, -1)
+        read_image(str(tmp_path / "holes.jpg"), 0, -1)
     with pytest.raises(BrokenImage, match=r"^has 1099511627000 bytes, more than"):
-        read(str(tmp_path / "holes.jpg"), 512, 1099511627000)
+        read_image(str(tmp_path / "holes.jpg"), 512, 1099511627000)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dsgd.cli.compose import composed
-from dsgd.sweep.manifest import MANIFEST, Point, identity, locked, point_of, read
+from dsgd.sweep.manifest import MANIFEST, Point, identity, locked_sweep, point_of, read_sweep
 
 PATIENCE_S = 60
 
@@ -30,7 +30,7 @@ def points() -> list[Point]:
 
 
 def submitted(folder: Path, points: list[Point]) -> None:
-    with locked(folder) as writer:
+    with locked_sweep(folder) as writer:
         writer.points(points)
         writer.submitting("first", points, ["slurm.partition=low"])
         writer.submitted("first", "12")
@@ -38,7 +38,7 @@ def submitted(folder: Path, points: list[Point]) -> None:
 
 def test_what_was_written_is_read(points: list[Point], tmp_path: Path) -> None:
     submitted(tmp_path, points)
-    sweep = read(tmp_path)
+    sweep = read_sweep(tmp_path)
     assert list(sweep.points.values()) == points
     assert sweep.tasks == {each.id: f"12_{index}" for index, each in enumerate(points)}
     assert set(sweep.slurm.values()) == {("slurm.partition=low",)}
@@ -53,12 +53,12 @@ def test_a_torn_last_line_does_not_count_and_is_gone_after_the_next(
     submitted(tmp_path, points)
     path = tmp_path / MANIFEST
     path.write_bytes(path.read_bytes()[:-cut])
-    torn = read(tmp_path)
+    torn = read_sweep(tmp_path)
     assert torn.submitting == {"first": [each.id for each in points]}
     assert torn.tasks == {}
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.submitted("first", "13")
-    assert read(tmp_path).tasks == {each.id: f"13_{index}" for index, each in enumerate(points)}
+    assert read_sweep(tmp_path).tasks == {each.id: f"13_{index}" for index, each in enumerate(points)}
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()][-2:] == ["submitting", "submitted"]
 
 
@@ -75,11 +75,11 @@ for _ in range(40):
 
 def test_writers_take_turns(tmp_path: Path) -> None:
     """Each adds the number of lines that it has seen: under the lock no number comes twice."""
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.add({"event": "cancelled", "points": ["0"]})
     started = [subprocess.Popen([sys.executable, "-c", ADD, str(tmp_path)]) for _ in range(3)]
     assert [process.wait(PATIENCE_S) for process in started] == [0, 0, 0]
-    assert read(tmp_path).cancelled == {str(number) for number in range(1 + 3 * 40)}
+    assert read_sweep(tmp_path).cancelled == {str(number) for number in range(1 + 3 * 40)}
 
 
 # Who is who

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from dsgd.cli.compose import composed
 from dsgd.sweep.manifest import Point, point_of
-from dsgd.sweep.site import JobSize, Site, directives, job_size, script
+from dsgd.sweep.site import JobSize, Site, batch_script, directives, job_size
 
 DEFAULTS = Path(__file__).parents[3] / "conf" / "slurm" / "default.yaml"
 
@@ -65,7 +65,7 @@ def test_the_batch_script_passes_on_every_word(tmp_path: Path) -> None:
     odd = point("algo=gossip", "nodes=2", "cluster.slow_nodes={1: 2.5}", "wandb.name='it is $HOME & more'")
     folder = Path("/scratch/größe 2's $x")
     site = Site(setup=["echo set up: $WORD"], environment={"WORD": "a  'b' $c"}, container=["box", "exec", "a b.sif"])
-    text = script("name", [point(), odd], folder, job_size(odd, site), site)
+    text = batch_script("name", [point(), odd], folder, job_size(odd, site), site)
     path = f"{tmp_path}:{os.environ['PATH']}"
     ran = subprocess.run(
         ["bash", "-s"], input=text, env={"PATH": path, "SLURM_ARRAY_TASK_ID": "1"}, capture_output=True, text=True
@@ -81,7 +81,7 @@ def test_the_batch_script_passes_on_every_word(tmp_path: Path) -> None:
 
 
 def test_an_array_has_no_other_tasks(tmp_path: Path) -> None:
-    text = script("name", [point()], tmp_path, JobSize(1, 1, 1, 1, 0), Site())
+    text = batch_script("name", [point()], tmp_path, JobSize(1, 1, 1, 1, 0), Site())
     environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "1"}
     ran = subprocess.run(["bash", "-s"], input=text, env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (2, "this array has no task 1\n")

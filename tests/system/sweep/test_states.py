@@ -9,7 +9,7 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.record.writer import METRICS, SUMMARY
-from dsgd.sweep.manifest import locked, point_of, read
+from dsgd.sweep.manifest import locked_sweep, point_of, read_sweep
 from dsgd.sweep.slurm_jobs import finished, state, states
 
 CASES = [
@@ -45,7 +45,7 @@ def test_the_record_says_why() -> None:
 def test_what_is_complete_is_told_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     points = [point_of(composed([f"seed={seed}"]), [f"seed={seed}"], None) for seed in range(3)]
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.points(points)
         writer.submitting("first", points, [])
         writer.submitted("first", "12")
@@ -53,7 +53,7 @@ def test_what_is_complete_is_told_without_slurm(tmp_path: Path, monkeypatch: pyt
         (tmp_path / point.folder).mkdir(parents=True)
         (tmp_path / point.folder / METRICS).write_text('{"epoch": 1}\n')
         (tmp_path / point.folder / SUMMARY).write_text('{"status": "completed", "epochs": 2, "test_accuracy": 0.5}')
-    sweep = read(tmp_path)
+    sweep = read_sweep(tmp_path)
     assert finished(sweep) == points
     found, problem = states(sweep)
     assert problem is None
@@ -78,13 +78,13 @@ def test_what_the_queue_has_forgotten_the_data_base_tells(tmp_path: Path, monkey
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     points = [point_of(composed([f"seed={seed}"]), [f"seed={seed}"], None) for seed in range(5)]
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.points(points)
         writer.submitting("first", points[:3], [])
         writer.submitted("first", "12")
         writer.submitting("second", points[3:4], [])
         writer.submitted("second", "13")
-    found, problem = states(read(tmp_path))
+    found, problem = states(read_sweep(tmp_path))
     assert problem is None
     assert [(each.name, each.reason) for each in found] == [
         ("failed", "TIMEOUT"),

@@ -13,7 +13,7 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.cli.sweep import main
-from dsgd.sweep.manifest import MANIFEST, Point, locked, point_of
+from dsgd.sweep.manifest import MANIFEST, Point, locked_sweep, point_of
 
 PLAIN = ["experiment=quadratic", "engine=sim", "nodes=2"]
 MODEL = ["model=import", "model.target=os.system", "model.arguments={command: touch marker}"]
@@ -39,7 +39,7 @@ def point() -> Point:
 
 def written(folder: Path, made: Point, *words: str) -> None:
     """Write a manifest of one point that was submitted once and is lost."""
-    with locked(folder / "sweep") as writer:
+    with locked_sweep(folder / "sweep") as writer:
         writer.points([made])
         writer.submitting("first", [made], words)
         writer.refused("first", "")
@@ -109,7 +109,7 @@ def test_a_point_of_which_no_script_can_be_made(
 @pytest.mark.parametrize("job", ["--user=me", "", 7])
 def test_a_job_that_slurm_cannot_have_given(job: Any, login: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(login, made := point())
-    with locked(login / "sweep") as writer:
+    with locked_sweep(login / "sweep") as writer:
         writer.submitting("second", [made], [])
         writer.add({"event": "submitted", "token": "second", "job": job})
     assert main(["cancel"]) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.sweep import main as sweep
-from dsgd.sweep.manifest import MANIFEST, locked, point_of
+from dsgd.sweep.manifest import MANIFEST, locked_sweep, point_of
 from tests.support.wrong_json import wrong
 from tests.unit.record.test_safe_text import is_calm
 
@@ -16,7 +16,7 @@ from tests.unit.record.test_safe_text import is_calm
 def test_a_manifest_with_anything_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"algo": {"name": "sync"}, "nodes": 2, "seed": 0, "engine": {"name": "sim"}}
     point = point_of(config, ["algo=sync", "nodes=2"], None)
-    with locked(tmp_path) as writer:
+    with locked_sweep(tmp_path) as writer:
         writer.points([point])
         writer.submitting("token", [point], ["slurm.partition=cpu"])
         writer.submitted("token", "12")

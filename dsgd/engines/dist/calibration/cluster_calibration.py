@@ -140,7 +140,7 @@ def calibrate(
             overhead_s = statistics.fmean(exchanging) - statistics.fmean(alone)
             store.set(f"overhead/{rank}", repr(max(0.0, overhead_s)))
         store.set(f"jitter/{rank}", json.dumps(asdict(fit_jitter(alone))))
-        for first, second in pairs(p):
+        for first, second in rank_pairs(p):
             _meet(store, f"link/{first}/{second}", rank, p)
             if rank == first:
                 say(f"link between {first} and {second}")
@@ -159,7 +159,7 @@ def calibrate(
             return None
         jitters = [Jitter(**json.loads(store.get(f"jitter/{other}"))) for other in range(p)]
         overheads_s = [float(store.get(f"overhead/{other}")) for other in range(p)] if p > 1 else [0.0]
-        links = {pair: MeasuredLink(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in pairs(p)}
+        links = {pair: MeasuredLink(**json.loads(store.get(f"measured/{pair[0]}/{pair[1]}"))) for pair in rank_pairs(p)}
         store.wait([f"done/passed/{other}" for other in range(p)])  # the store ends with this process
         return Calibration(jitters, overheads_s, links)
 
@@ -187,7 +187,7 @@ def _shared_token(store: Store, rank: int, p: int) -> bytes:
     return token
 
 
-def pairs(p: int) -> Iterator[tuple[int, int]]:
+def rank_pairs(p: int) -> Iterator[tuple[int, int]]:
     """Return the pairs of ranks to measure: all of up to 4 workers, else each with its two neighbours in a ring."""
     if p <= 4:
         return combinations(range(p), 2)

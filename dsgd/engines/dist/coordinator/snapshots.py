@@ -181,7 +181,7 @@ def combine_totals(
     if samples is None:
         samples = experiment.samples_of(sum(steps for steps, _ in workers.values()))
     of_nodes = {node: worker for node, (_, worker) in known.items()}
-    sent, received = bytes_of_nodes(experiment.nodes, experiment.algo.servers, of_nodes)
+    sent, received = counted_bytes(experiment.nodes, experiment.algo.servers, of_nodes)
     counters = Counters(
         time_s=time_s,
         clock="wall",
@@ -196,7 +196,7 @@ def combine_totals(
     return RunTotals(counters, worker_steps, missed=sum(worker.get("missed", 0) for worker in reported.values()))
 
 
-def bytes_of_nodes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], list[int]]:
+def counted_bytes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], list[int]]:
     """Return what each of p workers and k servers has sent and received. known: counters, by node.
 
     Messages are counted by the worker that began them, for both ends. Of a collective each worker sends and receives a

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dsgd.engines.dist.io_thread import IoThread, ended
+from dsgd.engines.dist.io_thread import IoThread, tasks_ended
 from dsgd.engines.dist.pairwise.channel import CLOSED, Channel, PeerRequest, Unreachable
 from dsgd.engines.dist.pairwise.exchanges import Exchanges
 from dsgd.engines.dist.pairwise.frame_socket import LocalNode, VectorPool
@@ -258,7 +258,7 @@ class Plane:
         for abort in (False, True):
             for channel in self._channels.values():
                 channel.close(abort)
-            await ended(tasks, self._node.patience_s)
+            await tasks_ended(tasks, self._node.patience_s)
         await self._listener.close(self._node.patience_s)
         if self._exchanges.task is not None:
-            await ended([self._exchanges.task], self._node.patience_s)
+            await tasks_ended([self._exchanges.task], self._node.patience_s)

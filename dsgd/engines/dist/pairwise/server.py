@@ -21,7 +21,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from dsgd.engines.dist.admission import Admission, OffenceLog
-from dsgd.engines.dist.io_thread import IoTask, Sleep, called, ended, loop, settled
+from dsgd.engines.dist.io_thread import IoTask, Sleep, called, loop, settled, tasks_ended
 from dsgd.engines.dist.pairwise.attach import answer_attach
 from dsgd.engines.dist.pairwise.exchanges import Exchanges
 from dsgd.engines.dist.pairwise.frame_socket import FrameSocket, LocalNode, PeerSilent, VectorPool
@@ -268,7 +268,7 @@ class PeerListener:
     async def _work(self, rank: int, link: FrameSocket, old: IoTask | None) -> None:
         try:
             if old is not None:
-                await ended([old])  # frames of the old connection come first
+                await tasks_ended([old])  # frames of the old connection come first
             await self._responder.serve(rank, link)
         except PeerSilent:
             self._report(f"silent {rank}", f"worker {rank} was disconnected: it fell silent in the middle of a message")
@@ -290,4 +290,4 @@ class PeerListener:
         self._strangers.close()
         for link in self._links.values():
             link.shutdown()
-        await ended(list(self._tasks.values()), patience_s)
+        await tasks_ended(list(self._tasks.values()), patience_s)

@@ -240,7 +240,7 @@ class Averaging:
         return total.div_(groups.nodes if count is None else count)
 
 
-def finish(device: torch.device) -> None:
+def finish_work(device: torch.device) -> None:
     """Wait for this thread's work on the device, so that other threads and the CPU may use the results."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

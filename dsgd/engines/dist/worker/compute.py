@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dsgd.data.items import Items
-from dsgd.engines.dist.worker.averaging import Groups, finish
+from dsgd.engines.dist.worker.averaging import Groups, finish_work
 from dsgd.engines.dist.worker.batches import Batch, Batches
 from dsgd.engines.dist.worker.pass_record import ComputeStreams, PassRecord
 from dsgd.engines.rules.step_rules import bucket_bytes
@@ -296,5 +296,5 @@ class Compute:
         for wait in reductions:
             wait()
         if not self.passes.late:
-            finish(g.device)
+            finish_work(g.device)
         return g, loss

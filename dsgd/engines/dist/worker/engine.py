@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from dsgd.engines.dist.pairwise.plane import Plane
-from dsgd.engines.dist.worker.averaging import Averaging, finish
+from dsgd.engines.dist.worker.averaging import Averaging, finish_work
 from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.pairwise_requests import PairwiseRequests, Traffic, between_events
-from dsgd.engines.dist.worker.pass_record import as_vector
+from dsgd.engines.dist.worker.pass_record import interval_vector
 from dsgd.engines.dist.worker.process import CoordinatorClient, result_of
 from dsgd.engines.dist.worker.quorum_steps import QuorumMember, Taken
 from dsgd.engines.rules.marks import Diverged
@@ -28,7 +28,7 @@ from dsgd.engines.rules.step_rules import StepRules
 from dsgd.engines.rules.task import Task, start
 from dsgd.experiment import Experiment
 from dsgd.host.gpu_facts import peak_bytes
-from dsgd.optim.optimizer import State, remembered
+from dsgd.optim.optimizer import State, state_vectors
 from dsgd.problem.problem import Problem
 from dsgd.streams import stream
 from dsgd.worker import (
@@ -121,7 +121,7 @@ class WorkerEngine:
                 if self._mark_due:
                     self._step_mark()
                 self.ended = True
-                finish(self.worker.x.device)  # the last steps may only be queued there
+                finish_work(self.worker.x.device)  # the last steps may only be queued there
                 self.client.send("ended", time_s=self.time_s, steps=self.worker.steps)
             self._busy_s += time.monotonic() - begin
 
@@ -177,7 +177,7 @@ class WorkerEngine:
         self._mark_due = self.rules.is_at_mark(worker)
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
-        return remembered(self.optimizer_state)
+        return state_vectors(self.optimizer_state)
 
     def forget(self, worker: Worker) -> None:
         self.optimizer_state = None
@@ -200,7 +200,7 @@ class WorkerEngine:
             vectors[f"kept.{output}"] = self.worker.kept[output]
         if self.ended and self.communicating is not None:
             for name, spans in (("computing", self.compute.passes.spans or []), ("communicating", self.communicating)):
-                vectors[name] = as_vector(name, spans, self._begun)
+                vectors[name] = interval_vector(name, spans, self._begun)
         self._submit(key, vectors, {})
 
     def _submit(self, key: str, vectors: dict[str, Tensor], extra: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceVectors
 from dsgd.engines.dist.worker.engine import WorkerEngine
 from dsgd.engines.dist.worker.pairwise_requests import give_answer
-from dsgd.engines.dist.worker.pass_record import as_vector
+from dsgd.engines.dist.worker.pass_record import interval_vector
 from dsgd.engines.dist.worker.process import READ_CENTRE, CoordinatorClient, connect_peers, open_plane
 from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.step_rules import Shard
@@ -167,7 +167,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
         if message["kind"] in ("mark", "checkpoint"):
             with lock:
                 vectors = {name: v.clone() for name, v in vars(shard.server).items() if isinstance(v, Tensor)}
-                communicating = as_vector("communicating", spans, start_s)
+                communicating = interval_vector("communicating", spans, start_s)
             if experiment.trace and message.get("last"):
                 vectors |= {"computing": communicating[:0], "communicating": communicating}
             fields = {"key": message["key"], "steps": shard.version, "time_s": time.monotonic() - start_s}

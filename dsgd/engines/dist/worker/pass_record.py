@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dsgd.engines.dist.job import TRACE_INTERVALS
-from dsgd.engines.dist.worker.averaging import finish
+from dsgd.engines.dist.worker.averaging import finish_work
 from dsgd.engines.rules.marks import Diverged, is_beyond
 
 
@@ -91,7 +91,7 @@ class PassRecord:
         if self._events is not None:
             self._events[1].record()
             return
-        finish(self._device)
+        finish_work(self._device)
         ended = time.monotonic()
         self.busy_s += ended - self._began
         if self.spans is not None:
@@ -110,7 +110,7 @@ class PassRecord:
 
     def forget(self) -> None:
         """Forget all passes until now."""
-        finish(self._device)
+        finish_work(self._device)
         self._before, self.busy_s = None, 0.0
         if self.spans is not None:
             self.spans.clear()
@@ -120,7 +120,7 @@ class PassRecord:
             raise Diverged(f"the loss of the mini-batch of step {step} is {value:g}")
 
 
-def as_vector(kind: str, spans: Sequence[tuple[float, float]], origin_s: float) -> Tensor:
+def interval_vector(kind: str, spans: Sequence[tuple[float, float]], origin_s: float) -> Tensor:
     """Return intervals (begin, end) as float64 [2 n] in seconds since the origin; the first TRACE_INTERVALS of them,
     with a line in this process's log about others. kind: what the line calls them."""
     if len(spans) > TRACE_INTERVALS:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dsgd.data import DataLost
 from dsgd.engines.dist.control import CoordinatorConnection, CoordinatorGone, Message
-from dsgd.engines.dist.frames import SPANS, BadFrame, listed
+from dsgd.engines.dist.frames import SPANS, BadFrame, vector_list
 from dsgd.engines.dist.job import EXIT_FAILED, EXIT_OK, EXIT_ORPHANED, HALF_GONE_S, HEARTBEAT_S, ProcessJob, ProcessOver
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
 from dsgd.engines.dist.worker.averaging import CannotGoOn
@@ -100,7 +100,7 @@ class CoordinatorClient:
         """Queue a snapshot for sending. The vectors must not change any more. Raises ValueError if they are more than
         a snapshot may have."""
         try:
-            self._job.snapshot_limit.check(listed(vectors))
+            self._job.snapshot_limit.check(vector_list(vectors))
         except BadFrame as error:
             kept = f"an algorithm may keep at most {self._job.experiment.algo.keeps} vectors"
             raise ValueError(f"{error}: {kept}, got {', '.join(vectors)}") from error

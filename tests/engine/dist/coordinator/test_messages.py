@@ -21,7 +21,7 @@ from torch import Tensor
 from dsgd.engines.dist.control import CONTROL_MAGIC, CoordinatorConnection, CoordinatorGone, Hub
 from dsgd.engines.dist.coordinator.messages import MessageRules
 from dsgd.engines.dist.coordinator.monitor import RunMonitor
-from dsgd.engines.dist.frames import FRAME, BadFrame, VectorLimit, encode
+from dsgd.engines.dist.frames import FRAME, BadFrame, VectorLimit, encode_frame
 from dsgd.engines.dist.job import TRACE_INTERVALS, ProcessJob
 from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.problem.problem import build_problem
@@ -261,7 +261,7 @@ def test_who_carries_no_snapshots_sends_no_vectors(listening: Listening) -> None
     for hello, announced in product((None, NODE, AGENT), (1, D * 8, (1 << 64) - 1)):
         with socket.create_connection(listening.address) as sock:
             sock.settimeout(DEADLINE_S)
-            greeting = b"" if hello is None else b"".join(encode(hello, {}))
+            greeting = b"" if hello is None else b"".join(encode_frame(hello, {}))
             sock.sendall(CONTROL_MAGIC + TOKEN + greeting + FRAME.pack(20, announced))
             while sock.recv(1000):
                 pass

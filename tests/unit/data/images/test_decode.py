@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from dsgd.data.images.decode import END, ORIENTATION, Box, BrokenImage, choose_decoder, open_image, read
+from dsgd.data.images.decode import END, ORIENTATION, Box, BrokenImage, choose_decoder, open_image, read_image
 from tests.support.each_row import each_row
 from tests.support.image_files import DECODERS, by_pillow, jpeg, photograph
 
@@ -101,6 +101,6 @@ def test_damage_is_told_in_one_line(decoder: str, content: bytes, reason: str) -
 def test_a_file_that_is_empty_or_missing_is_broken(tmp_path: Path) -> None:
     (tmp_path / "empty.JPEG").touch()
     with pytest.raises(BrokenImage, match=r"^has 0 bytes$"):
-        read(str(tmp_path / "empty.JPEG"), 0, -1)
+        read_image(str(tmp_path / "empty.JPEG"), 0, -1)
     with pytest.raises(BrokenImage, match=r"^cannot be read: No such file or directory$"):
-        read(str(tmp_path / "missing.JPEG"), 0, -1)
+        read_image(str(tmp_path / "missing.JPEG"), 0, -1)
