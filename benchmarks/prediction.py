@@ -138,7 +138,7 @@ def main() -> None:
     subprocess.run([SCRIPTS / "dsgd-plot", runs / STUDY, "--only", "predicted", "--out", options.out], check=True)
     if options.log is not None:
         found = {study: Logged(tuple(find_runs([runs / study]))) for study, _ in studies}
-        rows = {study: archive.rows_of(study, (), logged) for study, logged in found.items()}
+        rows = {study: archive.rows_of(study, (), logged.runs) for study, logged in found.items()}
         archive.write(options.log, archive.read(options.log) | rows)
 
 

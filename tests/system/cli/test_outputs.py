@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli import calibrate, compare, plot, sweep
+from dsgd.cli import calibrate, plot, sweep
+from dsgd.comparison import command as compare
 from studies.cli import reproduce
 from tests.support.command import call
 
