@@ -27,14 +27,24 @@ def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], note
     """Return a claim that is judged by contrasts under several conditions. cells: returns those of a task."""
 
     def judge(pipelines: Pipelines, task: str) -> Finding:
-        of_task = cells(task)
-        count = sum(map(len, of_task.values()))
         findings = {
-            name: stated.judged([each.check(stated, pipelines, count) for each in contrasts])
-            for name, contrasts in of_task.items()
+            name: stated.judged([each.check(stated, pipelines, *checks_of(stated, contrasts)) for each in contrasts])
+            for name, contrasts in cells(task).items()
         }
         reason = note(pipelines, task) if note else ""
         return over_region(findings, reason) if "" not in findings else replace(findings[""], reason=reason)
 
-    needs = [partial(each.need, stated) for task in TASKS for group in cells(task).values() for each in group]
+    needs = [
+        partial(each.need, stated, max(checks_of(stated, group)))
+        for task in TASKS
+        for group in cells(task).values()
+        for each in group
+    ]
     return Claim(stated, (), judge, tuple(TASKS), tuple(needs))
+
+
+def checks_of(stated: Statement, contrasts: Sequence[Contrast]) -> tuple[int, int]:
+    """Return how many checks there are of which each could make a claim pass, and fail: where all must pass, one, and
+    all of them. Each cell of a map stands for itself."""
+    need = stated.need or len(contrasts)
+    return len(contrasts) - need + 1, need

@@ -12,14 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from dsgd.report.interval import CONFIDENCE, Estimate
-from studies.evidence.paired_t import REPLICATES, difference, ratio, replicates_wanted
+from dsgd.report.interval import Estimate
+from studies.evidence.paired_t import REPLICATES, confidence_of, difference, ratio, replicates_wanted
 from studies.evidence.pipeline import (
     Candidate,
     Missing,
     all_of,
     best_tuned,
     outcome_of,
+    steps_by_part,
     steps_to,
     tuned_level,
     tuned_steps_to,
@@ -29,25 +30,37 @@ from studies.reproduction.criterion import Statement
 from studies.reproduction.verdict import Check, Verdict
 
 
+class Measurement(NamedTuple):
+    """What a pipeline came to. parts: the same on each tenth of the test samples; none where it is not known."""
+
+    value: float
+    parts: tuple[float, ...] = ()
+
+    def times(self, factor: float) -> Measurement:
+        """Return it in another unit."""
+        return Measurement(factor * self.value, tuple(factor * part for part in self.parts))
+
+
 @dataclass(frozen=True)
 class Pipelines:
     """The archive: what trials came to, and the seconds of steps."""
 
     trials: dict[Trial, TrialOutcome]
     clocks: dict[Clock, float]
-    _known: dict[tuple[Candidate, int, float], tuple[float, float]] = field(default_factory=dict)  # measured, tuned T*
+    _known: dict[tuple[Candidate, int, float], tuple[Measurement, float]] = field(default_factory=dict)  # T*
 
     @staticmethod
     def read(results: Path) -> Pipelines:
         """Read the archive of a folder. Raises ValueError for a file that is none."""
         return Pipelines(read_trials(results / TRIALS), read_clocks(results / CLOCKS))
 
-    def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[float, float]:
+    def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[Measurement, float]:
         """Return T* by the measured losses, and by those of tuning. Raises Missing."""
         key = (cell, replicate, target)
         if key not in self._known:
             measured = steps_to(cell, replicate, target, self.trials)
-            self._known[key] = (measured, tuned_steps_to(cell, replicate, target, self.trials))
+            parts = steps_by_part(cell, replicate, target, self.trials)
+            self._known[key] = Measurement(measured, parts), tuned_steps_to(cell, replicate, target, self.trials)
         return self._known[key]
 
     def step_s(self, clock: Clock) -> float:
@@ -57,12 +70,7 @@ class Pipelines:
         return self.clocks[clock]
 
 
-class Measurement(NamedTuple):
-    """What a pipeline came to. parts: the same on each tenth of the test samples; none where it is not known."""
-
-    value: float
-    parts: tuple[float, ...] = ()
-
+TENTHS = 10  # parts of the test samples
 
 Measure = Callable[[Pipelines, int], Measurement]  # of a replicate; raises Missing
 MeasurementPair = tuple[Measurement, Measurement]
@@ -70,27 +78,27 @@ MeasurementPair = tuple[Measurement, Measurement]
 
 def steps(cell: Candidate, target: float) -> Measure:
     """Measure T*, the steps of each worker to a target."""
-    return lambda pipelines, replicate: Measurement(pipelines.steps(cell, replicate, target)[0])
+    return lambda pipelines, replicate: pipelines.steps(cell, replicate, target)[0]
 
 
 def samples(cell: Candidate, target: float) -> Measure:
     """Measure the samples of all workers to a target, in batches of one worker."""
-    return lambda pipelines, replicate: Measurement(cell.nodes * pipelines.steps(cell, replicate, target)[0])
+    return lambda pipelines, replicate: pipelines.steps(cell, replicate, target)[0].times(cell.nodes)
 
 
 def seconds(variants: Sequence[Candidate], target: float, overlap: bool = True, jitter: float = 0.0) -> Measure:
     """Measure the seconds to a target, with the variant that is the soonest one in tuning. overlap: of all-reduce."""
 
     def measure(pipelines: Pipelines, replicate: int) -> Measurement:
-        def tuned_and_measured(cell: Candidate) -> tuple[float, float]:
+        def tuned_and_measured(cell: Candidate) -> tuple[float, Measurement]:
             clock = clock_of(cell, overlap, jitter, replicate)
             of_step, (measured, tuned) = all_of(
                 [partial(pipelines.step_s, clock), partial(pipelines.steps, cell, replicate, target)]
             )
-            return tuned * of_step, measured * of_step
+            return tuned * of_step, measured.times(of_step)
 
         _, measured_s = min(all_of(partial(tuned_and_measured, cell) for cell in variants), key=lambda pair: pair[0])
-        return Measurement(measured_s)
+        return measured_s
 
     return measure
 
@@ -144,21 +152,22 @@ def apart(cell: Candidate, after: int) -> Measure:
     return measure
 
 
-def good_rates(cell: Candidate, after: int, levels: Sequence[int], limit: float) -> Measure:
-    """Measure on how wide a range of rates a contender learns: 2 to the number of levels, a factor of two apart, at
-    which its test loss is within a limit after a number of steps."""
+def largest_rate(cell: Candidate, after: int, levels: Sequence[int], limit: float) -> Measure:
+    """Measure the largest rate with which a contender learns: its test loss is within a limit after a number of steps.
+    0 if it does with none of the levels."""
 
     def measure(pipelines: Pipelines, replicate: int) -> Measurement:
         trials = [cell.trial(MEASURE, replicate, after, level) for level in levels]
         made = all_of(partial(outcome_of, trial, pipelines.trials) for trial in trials)
-        return Measurement(2.0 ** sum(outcome.loss <= limit for outcome in made))
+        pairs = zip(trials, made, strict=True)
+        return Measurement(max((trial.rate for trial, outcome in pairs if outcome.loss <= limit), default=0.0))
 
     return measure
 
 
 def constant(value: float) -> Measure:
     """Return a number as a measure, to compare others with."""
-    return lambda pipelines, replicate: Measurement(value)
+    return lambda pipelines, replicate: Measurement(value, (value,) * TENTHS)
 
 
 def _best(variants: Sequence[Candidate], after: int, pipelines: Pipelines, replicate: int) -> Trial:
@@ -170,7 +179,9 @@ def _best(variants: Sequence[Candidate], after: int, pipelines: Pipelines, repli
 
 def _accuracy(trial: Trial, pipelines: Pipelines) -> Measurement:
     outcome = outcome_of(trial, pipelines.trials)
-    if math.isfinite(outcome.loss) and not outcome.accuracies:
+    if math.isinf(outcome.loss):
+        return Measurement(-math.inf)
+    if not outcome.accuracies:
         raise Missing([trial])  # made by a program that did not note them
     return Measurement(outcome.accuracy, outcome.accuracies)
 
@@ -198,15 +209,14 @@ class Contrast:
     second: Measure
     estimator: Callable[..., Estimate] = ratio
 
-    def need(self, stated: Statement, pipelines: Pipelines, most: int = REPLICATES[-1]) -> None:
+    def need(self, stated: Statement, checks: int, pipelines: Pipelines, most: int = REPLICATES[-1]) -> None:
         """Raise Missing, with what the replicates miss that the measurement wants; nothing where all are there.
 
-        most: replicates that are made."""
+        checks: as in `check`. most: replicates that are made."""
         pairs, wanted = list[MeasurementPair](), REPLICATES[0]
         while len(pairs) < wanted:
             pairs += all_of(partial(self._pair, pipelines, replicate) for replicate in range(len(pairs), wanted))
-            bound = stated.criteria[self.criterion].bound
-            wanted = min(replicates_wanted(len(pairs), partial(self._estimate, pairs), bound), most)
+            wanted = min(self._wanted(stated, pairs, checks), most)
 
     def pairs(self, pipelines: Pipelines) -> list[MeasurementPair]:
         """Return the numbers of as many replicates as a study may end with. Raises Missing if there are too few."""
@@ -224,17 +234,24 @@ class Contrast:
         """Return the ratio or the difference with its interval. Raises Missing."""
         return self._estimate(self.pairs(pipelines))
 
-    def check(self, stated: Statement, pipelines: Pipelines, checks: int) -> Check:
-        """Hold the measurement against its criterion. checks: of which each could make the claim fail: it fails where
-        its interval at 1 - 0.05 / checks misses the threshold. All of them must pass, so that each may at its own 95 %.
-        Raises Missing."""
+    def check(self, stated: Statement, pipelines: Pipelines, passing: int, failing: int) -> Check:
+        """Hold the measurement against its criterion, by the replicates with which the study ends.
+
+        passing: checks of which each could make the claim pass; failing: make it fail. A check that passes, or fails,
+        must do so with an interval that is longer the more there are. Raises Missing."""
         pairs = self.pairs(pipelines)
+        counts = [count for count in REPLICATES if count <= len(pairs)]
+        checks = max(passing, failing)
+        enough = (count for count in counts if self._wanted(stated, pairs[:count], checks) == count)
+        pairs = pairs[: next(enough, counts[-1])]
         check = stated.check(self.criterion, self.what, self._estimate(pairs))
-        if check.verdict is not Verdict.FAIL or checks == 1:
-            return check
-        wider = self._estimate(pairs, max(1 - (1 - CONFIDENCE) / checks, CONFIDENCE))
-        sure = stated.check(self.criterion, self.what, wider).verdict is Verdict.FAIL
-        return check if sure else replace(check, verdict=Verdict.INCONCLUSIVE)
+        others = {Verdict.PASS: passing, Verdict.FAIL: failing}.get(check.verdict, 1)
+        longer = self._estimate(pairs, confidence_of(len(pairs), others))
+        return stated.check(self.criterion, self.what, longer)
+
+    def _wanted(self, stated: Statement, pairs: Sequence[MeasurementPair], checks: int) -> int:
+        bound, confidence = stated.criteria[self.criterion].bound, confidence_of(REPLICATES[0], checks)
+        return replicates_wanted(len(pairs), partial(self._estimate, pairs), bound, confidence)
 
     def _pair(self, pipelines: Pipelines, replicate: int) -> MeasurementPair:
         first, second = all_of(partial(measure, pipelines, replicate) for measure in (self.first, self.second))
@@ -247,9 +264,8 @@ class Contrast:
         by_part = [self._of_parts(*pair) for pair in pairs]
         if not all(by_part) or math.isinf(value.high):
             return value
-        return with_test_samples(
-            value, [sum(column) / len(column) for column in zip(*by_part, strict=True)], self.estimator
-        )
+        means = [sum(column) / len(column) for column in zip(*by_part, strict=True)]
+        return with_test_samples(value, means, self.estimator, confidence or confidence_of(len(pairs)))
 
     def _of_parts(self, first: Measurement, second: Measurement) -> list[float]:
         pairs = list(zip(first.parts, second.parts, strict=False))
@@ -258,12 +274,14 @@ class Contrast:
         return [math.log(a / b) for a, b in pairs] if all(a > 0 and b > 0 for a, b in pairs) else []
 
 
-def with_test_samples(value: Estimate, by_part: Sequence[float], estimator: Callable[..., Estimate]) -> Estimate:
+def with_test_samples(
+    value: Estimate, by_part: Sequence[float], estimator: Callable[..., Estimate], confidence: float
+) -> Estimate:
     """Return an estimate whose interval also holds for other test samples: the squares of both errors are added.
 
     by_part: the logarithm of the ratio, or the difference, on each part of the test samples, in the mean over
     replicates."""
-    part = difference(by_part, [0.0] * len(by_part), CONFIDENCE)
+    part = difference(by_part, [0.0] * len(by_part), confidence)
     error = part.high - part.median
     if estimator is difference:
         half = math.hypot(value.high - value.median, error)

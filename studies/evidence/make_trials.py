@@ -14,7 +14,7 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.comparison.entries import FOLDERS
 from dsgd.record.reader import Run, number, read_env
-from studies.evidence.contrast import Need, Pipelines
+from studies.evidence.contrast import TENTHS, Need, Pipelines
 from studies.evidence.paired_t import REPLICATES
 from studies.evidence.pipeline import Missing, all_of
 from studies.evidence.tasks import TASKS
@@ -31,7 +31,7 @@ from studies.evidence.trial import (
 
 BATCH = 24  # trials between two writes of the archive
 CLOCK_STEPS = 512  # of each worker: the time of a step is their mean
-TENTHS, DIGITS = 10, 7
+DIGITS = 7
 FOLD_FIELDS = ("test_fold_losses", "test_fold_accuracies")  # of a record
 JITTER = ("cluster.jitter_distribution=lognormal", "cluster.jitter=0.1")  # under which models are trained
 CLUSTER = "cluster=jin2016"  # of clocks that name no other

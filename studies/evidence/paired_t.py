@@ -21,10 +21,13 @@ def ratio(values: Sequence[float], others: Sequence[float], confidence: float | 
     """Return the ratio of positive numbers, one pair for each replicate, with its interval. confidence: None: by the
     number of replicates.
 
-    Unknown, with an interval from 0 to infinity, where a number is infinite: a target that was not reached."""
+    A number may be infinite: a target that was not reached, a run that diverged. The ratio is infinite, or 0, where it
+    is so in all replicates; unknown, with an interval from 0 to infinity, where it is in some."""
     ratios = tuple(value / other for value, other in zip(values, others, strict=True))
     if not ratios:
         return NOTHING
+    if set(ratios) in ({math.inf}, {0.0}):
+        return Estimate(ratios[0], ratios[0], ratios[0], len(ratios), ratios=ratios)
     if not all(0 < ratio < math.inf for ratio in ratios):
         return Estimate(math.nan, 0.0, math.inf, len(ratios), ratios=ratios)
     middle, half = t_interval([math.log(ratio) for ratio in ratios], confidence)
@@ -41,6 +44,8 @@ def difference(values: Sequence[float], others: Sequence[float], confidence: flo
     differences = [value - other for value, other in zip(values, others, strict=True)]
     if not differences:
         return NOTHING
+    if set(differences) in ({math.inf}, {-math.inf}):
+        return Estimate(differences[0], differences[0], differences[0], len(differences))
     if not all(map(math.isfinite, differences)):
         return Estimate(math.nan, -math.inf, math.inf, len(differences))
     middle, half = t_interval(differences, confidence)
@@ -52,17 +57,25 @@ def t_interval(values: Sequence[float], confidence: float | None = None) -> tupl
     if len(values) < 2:
         return fmean(values), math.inf
     if confidence is None:
-        confidence = CONFIDENCE if len(values) >= REPLICATES[-1] else CLEAR
+        confidence = confidence_of(len(values))
     return fmean(values), t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
-def replicates_wanted(made: int, estimate: Callable[[float], Estimate], threshold: float) -> int:
+def confidence_of(replicates: int, checks: int = 1) -> float:
+    """Return the confidence of the interval of a study that ends with so many replicates. checks: of which any may err:
+    then the interval of each is longer."""
+    return max(CONFIDENCE if replicates >= REPLICATES[-1] else CLEAR, 1 - (1 - CONFIDENCE) / checks)
+
+
+def replicates_wanted(
+    made: int, estimate: Callable[[float], Estimate], threshold: float, confidence: float = CLEAR
+) -> int:
     """Return how many replicates decide whether a number meets a threshold: as many as are made, or more.
 
-    estimate: returns the estimate by those that are made, at a confidence."""
+    estimate: returns the estimate by those that are made, at a confidence. confidence: at which a study ends early."""
     if made < REPLICATES[0]:
         return REPLICATES[0]
-    measured = estimate(CLEAR)
+    measured = estimate(confidence)
     if made >= REPLICATES[-1] or not measured.low <= threshold <= measured.high:
         return made
     return next(count for count in REPLICATES if count > made)

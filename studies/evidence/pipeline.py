@@ -51,7 +51,7 @@ class Candidate:
     """One contender on one task with one number of workers.
 
     first: number of steps that is tried first. level: of the rate that is tried first. network: options that change the
-    seconds of its steps, and not what it learns: `cluster.bandwidth=1e7`."""
+    seconds of its steps and not what it learns, as `cluster.bandwidth=1e7` of methods whose workers step together."""
 
     task: str
     contender: str
@@ -67,8 +67,28 @@ class Candidate:
 
 def steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
     """Return T*, the steps of each worker after which the measured loss is the target; infinite where MOST steps do not
-    reach it. Raises Missing."""
-    return crossing(losses_around(cell, replicate, target, outcomes), target)
+    reach it, FEWEST where they do. Raises Missing."""
+    curve = losses_around(cell, replicate, target, outcomes)
+    return crossing(curve, target) if curve[min(curve)] > target else float(min(curve))
+
+
+def steps_by_part(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> tuple[float, ...]:
+    """Return T* by the losses on each tenth of the test samples, to first order: the loss of a tenth at T* differs from
+    the target by a factor, which the slope of the curve turns into steps. None where T* is at an end. Raises
+    Missing."""
+    rungs = _rungs(cell, replicate, target, outcomes)
+    curve = {steps: loss for steps, (_, loss) in rungs.items()}
+    pair = next(((few, many) for few, many in pairwise(curve) if curve[few] > target >= curve[many]), None)
+    if pair is None or math.isinf(curve[pair[0]]):
+        return ()
+    few, many = pair
+    slope = math.log(curve[few] / curve[many]) / math.log(many / few)
+    share = math.log(curve[few] / target) / math.log(curve[few] / curve[many])
+    ends = [outcomes[cell.trial(MEASURE, replicate, steps, rungs[steps][0])].parts for steps in pair]
+    losses = [
+        math.exp((1 - share) * math.log(first) + share * math.log(last)) for first, last in zip(*ends, strict=True)
+    ]
+    return tuple(few * (many / few) ** share * (loss / target) ** (1 / slope) for loss in losses)
 
 
 def tuned_steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
@@ -78,6 +98,8 @@ def tuned_steps_to(cell: Candidate, replicate: int, target: float, outcomes: Out
     curve = {steps: _loss(cell.trial(TUNE, replicate, steps, level), outcomes) for steps, (level, _) in rungs.items()}
     steps = sorted(curve)
     few, many = next((pair for pair in pairwise(steps) if curve[pair[1]] <= target), (steps[-2], steps[-1]))
+    if math.isinf(curve[few]):
+        return float(many)
     slope = math.log(curve[few] / curve[many]) / math.log(many / few)
     return few * (curve[few] / target) ** (1 / slope) if 0 < slope < math.inf else math.inf
 

@@ -15,6 +15,11 @@ PER_OCTAVE = 2  # levels of rates in a factor of 2
 TUNE, MEASURE = "tune", "measure"
 
 
+def rate_of(level: int) -> float:
+    """Return the learning rate of a level."""
+    return BASE_RATE * 2 ** (level / PER_OCTAVE)
+
+
 @dataclass(frozen=True, order=True)
 class Trial:
     """One run: a contender on one task with one rate and one number of steps.
@@ -34,7 +39,7 @@ class Trial:
     @property
     def rate(self) -> float:
         """Return the learning rate."""
-        return BASE_RATE * 2 ** (self.level / PER_OCTAVE)
+        return rate_of(self.level)
 
     @property
     def seed(self) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS
+from studies.evidence.tasks import BATCHES, STEPS
 from studies.papers import CLAIMS, described
 
 TAU, LARGER = 30, 4  # times the batch
-BATCHES = {"shapes": 8, "fashion": 16}
 WAYS = ("sync", f"diloco tau={TAU}")
 
 

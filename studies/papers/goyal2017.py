@@ -8,7 +8,7 @@ from studies.evidence.claim import Cells, claim_on_tasks, claim_over_conditions
 from studies.evidence.contrast import Contrast, Measure, accuracy_with_rate_of
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import MOST_TESTED, contender
+from studies.evidence.tasks import MOST_TESTED, TRAIN_SIZES, contender
 from studies.papers import CLAIMS, described
 from studies.reproduction.logged import Logged
 from studies.reproduction.paper import Chart, Claim, Evidence, Study
@@ -26,7 +26,6 @@ TIMING += ("cluster=goyal2017", "cluster.collective=ring", "budget.steps=100", "
 BATCH = 32  # of a worker, as published
 GOOD, WORKERS = (2, 4, 8), (2, 4, 8, 16, 32, 64, 128)
 MOST_STEPS = 20_480  # of one worker; more have as many samples
-TRAIN_SIZES = {"shapes": 144_000, "fashion": 54_000}  # less the samples that are held out of training
 RULE = f"schedule.linear_scaling=true schedule.reference_batch={BATCH}"
 
 

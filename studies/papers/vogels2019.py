@@ -40,7 +40,7 @@ def accuracies(task: str) -> Cells:
         return [Contrast("accuracy", what, low_rank, exact, difference)]
 
     parts = {"a 16th of the": 16, "a quarter of the": 4, "all": 1}
-    return {f"after {name} steps": after(STEPS[task] // part) for name, part in parts.items()}
+    return {f"{name} steps": after(STEPS[task] // part) for name, part in parts.items()}
 
 
 def b11b(evidence: Evidence) -> Finding:

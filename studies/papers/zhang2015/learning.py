@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from studies.evidence.claim import claim_on_tasks
-from studies.evidence.contrast import Contrast, Measure, accuracy, good_rates, seconds
+from studies.evidence.contrast import Contrast, Measure, accuracy, largest_rate, seconds
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, STEPS, TARGETS, contender
 from studies.papers import CLAIMS
 
 PLAIN = "optimizer.momentum=0 optimizer.nesterov=false"
-NETWORK = "cluster=zhang2015"
+NETWORK = "cluster=zhang2015 cluster.jitter=0"  # on which they train and are timed: the order of messages matters
 RANGED, RACED = 8, 4  # workers of E1 and E4, and of E3
 LONG = (16, 64)  # periods
-LEVELS = tuple(range(-16, 9, 2))  # rates from 0.0004 to 1.6, a factor of two apart
+LEVELS = tuple(range(-10, 9))  # rates from 0.003 to 1.6, a factor of the root of 2 apart
 LEARNED = 1.15  # of the test loss: half of what guessing one of ten classes costs
 PERIODS = (1, 4, 16, 64)
-ALPHAS = ("", "alpha=0.5")
+ALPHAS = ("", "alpha=0.5")  # moving rate: 0.9 / p, and one that does not fall with p
+DELTAS = (0.9, 0.99)
 FIRST = {"shapes": 2560, "fashion": 640}  # number of steps that is tried first in a race
 
 
-def widths(task: str) -> list[Contrast]:
-    """Compare the ranges of constant rates with which EASGD and Downpour learn, at long periods."""
+def rates(task: str) -> list[Contrast]:
+    """Compare the largest constant rates with which EASGD and Downpour learn, at long periods."""
 
-    def width(name: str) -> Measure:
-        return good_rates(Candidate(task, f"{name} schedule=constant {PLAIN}", RANGED), STEPS[task], LEVELS, LEARNED)
+    def largest(name: str) -> Measure:
+        return largest_rate(Candidate(task, f"{name} schedule=constant {PLAIN}", RANGED), STEPS[task], LEVELS, LEARNED)
 
-    what = "tau = {}: width of EASGD's range of rates over that of Downpour's"
+    what = "tau = {}: largest rate with which EASGD learns over Downpour's"
     return [
-        Contrast("width", what.format(tau), width(f"easgd tau={tau}"), width(f"downpour n_push={tau} n_fetch={tau}"))
+        Contrast("rate", what.format(tau), largest(f"easgd tau={tau}"), largest(f"downpour n_push={tau} n_fetch={tau}"))
         for tau in LONG
     ]
 
@@ -37,13 +38,13 @@ def race(task: str) -> list[Contrast]:
     """Compare the times to the target of EAMSGD, EASGD, and Downpour with each period."""
 
     def time(*names: str) -> list[Candidate]:
-        return [Candidate(task, contender(name, PLAIN), RACED, FIRST[task], network=NETWORK) for name in names]
+        return [Candidate(task, contender(name, PLAIN, NETWORK), RACED, FIRST[task]) for name in names]
 
     elastic, momentum, often, seldom = (
         seconds(time(*names), TARGETS[task])
         for names in (
             [contender("easgd tau=10", alpha) for alpha in ALPHAS],
-            [contender(f"easgd tau=10 momentum={delta}", alpha) for delta in (0.9, 0.99) for alpha in ALPHAS],
+            [contender(f"easgd tau=10 momentum={delta}", alpha) for delta in DELTAS for alpha in ALPHAS],
             ["downpour"],
             ["downpour n_push=10 n_fetch=10"],
         )
@@ -69,4 +70,4 @@ def periods(task: str) -> list[Contrast]:
     ]
 
 
-E1, E3, E4 = (claim_on_tasks(CLAIMS[id], each) for id, each in (("E1", widths), ("E3", race), ("E4", periods)))
+E1, E3, E4 = (claim_on_tasks(CLAIMS[id], each) for id, each in (("E1", rates), ("E3", race), ("E4", periods)))

@@ -30,12 +30,12 @@ SOONER = Contrast("sooner", "time of all-reduce over that of gossip", EXACT, LOC
 
 
 def judge(pipelines: Pipelines, task: str) -> Finding:
-    return judged([SOONER.check(STATED, pipelines, 1)], f"By runs on {task}.")
+    return judged([SOONER.check(STATED, pipelines, 1, 1)], f"By runs on {task}.")
 
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED),))
+    claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED, 1),))
     paper = Paper("nobody", "A paper that nobody wrote", "Nobody 2026", "Nothing.", claims=(claim,))
     monkeypatch.setitem(TASKS, "digits", TINY)
     monkeypatch.setattr(reproduce, "papers", lambda: [paper])

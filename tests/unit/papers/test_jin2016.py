@@ -64,10 +64,9 @@ def test_j2_compares_all_reduce_with_every_other_on_100_nodes() -> None:
 
 def test_j3_wants_all_reduce_behind_on_16_nodes_and_first_on_64() -> None:
     exact = {nodes: 16_000 / nodes for nodes in NODES}
-    crossing = judge("J3", pipelines(exact, dict.fromkeys(NODES, 300.0)))
+    crossing = judge("J3", pipelines(exact, dict.fromkeys(NODES, 600.0)))
     assert crossing.verdict is PASS
-    # the time of gossip, with tau = 1 on up to 16 nodes and with 10 on more, is that of all-reduce between 16 and 32
-    assert "The ratio is 1 on 31 nodes" in crossing.reason
+    assert "The ratio is 1 on 29 nodes" in crossing.reason  # 16,000 / 29.3 steps of 1.1 s
     assert "T* on 100 nodes as a power law of 16, 32 and 64 predicts it: sync 1" in crossing.reason
     assert judge("J3", pipelines(exact, dict.fromkeys(NODES, 3000.0))).verdict is FAIL
     assert "no crossover" in judge("J3", pipelines(exact, dict.fromkeys(NODES, 9000.0))).reason

@@ -45,8 +45,12 @@ def slower(**steps: float) -> World:
 
 
 def e1(downpour: int) -> World:
-    """Downpour learns up to a level of the rate, EASGD everywhere."""
-    return lambda trial: End(steps=10.0, worse=BAD if is_algo(trial, "downpour") and trial.level > downpour else 0.5)
+    """Downpour learns up to a level of the rate, EASGD up to level 4."""
+
+    def end(trial: Trial) -> End:
+        return End(steps=10.0, worse=BAD if trial.level > (downpour if is_algo(trial, "downpour") else 4) else 0.1)
+
+    return end
 
 
 def e3(plain: float) -> World:
@@ -118,7 +122,7 @@ HOLDS_AND_FAILS: dict[str, tuple[World, World]] = {
     "T4": (apart(0.02), apart(0.4)),
     "T5": (apart(0.02), apart(0.4)),
     "T7": (less_accurate("sync", 0.0), less_accurate("delayfree", 0.1)),
-    "E1": (e1(-4), e1(100)),
+    "E1": (e1(-4), e1(4)),
     "E3": (e3(1000.0), e3(500.0)),
     "E4": (less_accurate("easgd", 0.0), lambda trial: End(accuracy=0.9 if has(trial, "tau=1") else 0.8)),
     "A2": (a2(8, 0.1), a2(8, -0.1)),

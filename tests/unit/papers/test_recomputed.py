@@ -24,7 +24,7 @@ def test_a_strangers_script_recomputes_a_verdict(
     (script,) = re.findall(r"^    import csv, .*?(?=^\S)", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
     archive = pipelines({}, {8: 1000.0})
     for comparison in periods("shapes"):
-        comparison.need(CLAIMS["J4"], archive)
+        comparison.need(CLAIMS["J4"], 3, archive)
     (tmp_path / "results" / "papers").mkdir(parents=True)
     write_trials(tmp_path / "results" / "papers" / "trials.csv", archive.trials)
     monkeypatch.chdir(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
@@ -11,8 +12,8 @@ import pytest
 
 from dsgd.report.interval import Estimate
 from studies.evidence.contrast import Contrast, Measurement, Pipelines
-from studies.evidence.paired_t import difference, ratio, replicates_wanted, t_quantile
-from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around, steps_to, tuned_level
+from studies.evidence.paired_t import confidence_of, difference, ratio, replicates_wanted, t_quantile
+from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around, steps_by_part, steps_to, tuned_level
 from studies.evidence.trial import MEASURE, TUNE, Trial, TrialOutcome
 from tests.support.power_laws import TARGET, PowerLaw, Training
 
@@ -130,6 +131,32 @@ def test_a_ratio_with_an_infinite_number_decides_nothing() -> None:
     assert (unknown.low, unknown.high) == (0.0, math.inf)
     assert replicates_wanted(3, partial(ratio, [1.0, math.inf, 2.0], [1.0, 1.0, 1.0]), 1.0) == 5
     assert difference([0.9, math.inf], [0.9, 0.9]).high == math.inf
+
+
+def test_what_no_replicate_reaches_is_infinite() -> None:
+    assert ratio([math.inf] * 3, [1.0, 2.0, 3.0]).low == math.inf
+    assert ratio([1.0, 2.0, 3.0], [math.inf] * 3).high == 0
+    assert difference([-math.inf] * 3, [0.9] * 3).high == -math.inf
+
+
+def test_more_checks_of_which_any_may_err_need_longer_intervals_and_more_replicates() -> None:
+    """A ratio of 1.6 whose interval is just above 1 at 99 %."""
+    values, others = [1.6 * 0.92, 1.6, 1.6 * 1.08], [1.0] * 3
+    assert replicates_wanted(3, partial(ratio, values, others), 1.0, confidence_of(3, 1)) == 3
+    assert replicates_wanted(3, partial(ratio, values, others), 1.0, confidence_of(3, 12)) == 5
+    assert [confidence_of(3), confidence_of(8), confidence_of(8, 10)] == [0.99, 0.95, 0.995]
+
+
+def test_the_error_of_test_samples_reaches_steps_by_the_slope_of_the_curve() -> None:
+    """On a tenth of the samples the loss is 3 % higher throughout: with a slope of 0.3 it takes 10 % more steps."""
+    training = Training({"sync": PowerLaw(1500, 0.3, 0)})
+    base = steps_to(cell("sync"), 0, TARGET, training)
+    for trial, outcome in list(training.items()):
+        factors = [1.03] + [1.0] * 9
+        training[trial] = replace(outcome, parts=tuple(factor * outcome.loss for factor in factors))
+    parts = steps_by_part(cell("sync"), 0, TARGET, training)
+    assert parts[0] == pytest.approx(base * 1.03 ** (1 / 0.3), rel=0.01)
+    assert parts[1:] == pytest.approx([base] * 9)
 
 
 def test_an_interval_of_losses_holds_for_other_test_samples() -> None:
