@@ -132,12 +132,12 @@ def bare(path: str, count: int) -> tuple[float, float]:
     program = f"""
 import time
 import simplejpeg
-from dsgd.data.images.decode import read
+from dsgd.data.images.decode import read_image
 from dsgd.data.images.layout import find_images
 source = find_images({path!r}).train
 start, cpu = time.perf_counter(), time.process_time()
 for sample in range({count // CORES}):
-    simplejpeg.decode_jpeg(read(*source.place(sample * 7919 % len(source.labels))))
+    simplejpeg.decode_jpeg(read_image(*source.place(sample * 7919 % len(source.labels))))
 print({count // CORES} / (time.perf_counter() - start), 1e3 * (time.process_time() - cpu) / {count // CORES})
 """
     command = [sys.executable, "-c", program]

@@ -42,8 +42,8 @@ import signal, sys
 for number in {signals}:
     signal.signal(number, signal.SIG_IGN)
 sys.path[:] = {path!r}
-from dsgd.data.images.pool import serve
-serve(*{arguments!r})
+from dsgd.data.images.pool import decode_requests
+decode_requests(*{arguments!r})
 """
 
 # (source, broken sample, reason): the sample that stands in for it; raises DataLost

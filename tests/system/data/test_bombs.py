@@ -28,7 +28,7 @@ FEW = 48  # MiB: less than the smallest of these images would take in any form
 TRY = """
 import sys
 from pathlib import Path
-from dsgd.data.images.decode import BrokenImage, choose_decoder, open_image, read
+from dsgd.data.images.decode import BrokenImage, choose_decoder, open_image, read_image
 import numpy as np
 from dsgd.data.images.augment import evaluation_pixels
 
@@ -37,11 +37,11 @@ def most():
 
 decoder, small, *files = sys.argv[1:]
 out = np.empty((3, 224, 224), np.uint8)
-evaluation_pixels(open_image(read(small, 0, -1), decoder), out)  # whatever the decoder needs for itself
+evaluation_pixels(open_image(read_image(small, 0, -1), decoder), out)  # whatever the decoder needs for itself
 before = most()
 for path in files:
     try:
-        evaluation_pixels(open_image(read(path, 0, -1), decoder), out)
+        evaluation_pixels(open_image(read_image(path, 0, -1), decoder), out)
         print("decoded", path)
     except BrokenImage as error:
         print(error)

@@ -65,9 +65,9 @@ def test_a_torn_last_line_does_not_count_and_is_gone_after_the_next(
 ADD = """
 import sys
 from pathlib import Path
-from dsgd.sweep.manifest import locked, read
+from dsgd.sweep.manifest import locked_sweep
 for _ in range(40):
-    with locked(Path(sys.argv[1])) as writer:
+    with locked_sweep(Path(sys.argv[1])) as writer:
         count = len((Path(sys.argv[1]) / "manifest.jsonl").read_bytes().splitlines())
         writer.add({"event": "cancelled", "points": [str(count)]})
 """
