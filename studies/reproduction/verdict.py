@@ -126,12 +126,6 @@ def nearness_above(check: Check) -> tuple[int, float]:
     return NEARNESS.index(check.verdict), end
 
 
-def nearness_below(check: Check) -> tuple[int, float]:
-    """Return how near a check is to passing, of alternatives whose number must be small."""
-    end = check.value.low if check.verdict is Verdict.FAIL else check.value.high
-    return NEARNESS.index(check.verdict), -end
-
-
 def judged(
     checks: Sequence[Check], reason: str = "", need: int | None = None, explained_by: Sequence[Check] = ()
 ) -> Finding:

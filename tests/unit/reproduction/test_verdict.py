@@ -21,7 +21,6 @@ from studies.reproduction.verdict import (
     exactly,
     judged,
     nearness_above,
-    nearness_below,
     over_region,
     over_tasks,
     within,
@@ -188,5 +187,3 @@ def test_of_alternatives_one_that_fails_never_hides_one_that_is_open() -> None:
     open_one, failing = (Estimate(1.0, low, high, 10) for low, high in ((0.5, 2.0), (0.9, 0.95)))
     above = [at_least("", value, 1.1) for value in (failing, open_one)]
     assert max(above, key=nearness_above) is above[1]
-    below = [at_most("", value, 0.8) for value in (failing, open_one)]
-    assert max(below, key=nearness_below) is below[1]
