@@ -62,18 +62,13 @@ def without_units(value: Any, key: str) -> Any:
     """Return a configuration in which every number with a unit is a plain number in the unit of its key.
 
     value: of the dotted key, with everything below it. Raises ValueError, one line that names the key."""
-    return _plain(value, key, unit_of(key))
-
-
-def _plain(value: Any, key: str, unit: str | None) -> Any:
-    """unit: of the key, which a mapping by node and a list hand on."""
     if key in AS_THEY_ARE:
         return value
     if isinstance(value, Mapping):
-        units = {name: unit if str(name).isdecimal() else unit_of(str(name)) for name in value}
-        return {name: _plain(inner, f"{key}.{name}", units[name]) for name, inner in value.items()}
+        return {name: without_units(inner, f"{key}.{name}") for name, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(inner, f"{key}[{index}]", unit) for index, inner in enumerate(value)]
+        return [without_units(inner, f"{key}[{index}]") for index, inner in enumerate(value)]
+    unit = unit_of(re.sub(r"\[\d+\]", "", key))
     if unit in (None, COUNTED) or not isinstance(value, str):
         return value
     try:
