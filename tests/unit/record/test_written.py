@@ -110,3 +110,9 @@ def test_an_archive_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "jin2016.jsonl.gz")
     with pytest.raises(ValueError, match="not a regular file"):
         archive.read(tmp_path / "jin2016.jsonl.gz")
+
+
+def test_a_new_file_has_the_rights_that_the_user_gives_to_new_files(tmp_path: Path) -> None:
+    os.close(open_kept(tmp_path / "file", os.O_WRONLY))
+    (tmp_path / "other").touch()
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "other").stat().st_mode
