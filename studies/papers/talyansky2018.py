@@ -216,9 +216,9 @@ def growths(task: str) -> Cells:
 
 
 def _exponent(*distances: float) -> float:
-    """Return the exponent of a power law fitted to distances, by the number of workers; infinite where one is."""
+    """Return the exponent of n of a power law fitted to distances; unknown where one is infinite."""
     known = all(map(math.isfinite, distances))
-    return float(np.polyfit(np.log(WORKERS), np.log(distances), 1)[0]) if known else math.inf
+    return float(np.polyfit(np.log(WORKERS), np.log(distances), 1)[0]) if known else math.nan
 
 
 def idle_figure(evidence: Evidence) -> Figure:

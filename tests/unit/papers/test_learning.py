@@ -184,8 +184,11 @@ def test_b5_cannot_be_tested_with_batches_that_harm_nothing() -> None:
 
 def test_distances_that_fall_keep_a_bound_and_those_of_diverging_runs_say_nothing() -> None:
     assert verdict("T4", apart(-0.4)) is Verdict.PASS
-    diverging = lambda trial: End(apart=math.inf if has(trial, "tau=32") else 1.0)  # noqa: E731
-    assert {verdict(id, diverging) for id in ("T4", "T5")} <= {Verdict.INCONCLUSIVE, Verdict.FAIL}
+
+    def diverging(trial: Trial) -> End:
+        return End(apart=math.inf) if has(trial, "tau=32") else apart(0.02)(trial)
+
+    assert {verdict(id, diverging) for id in ("T4", "T5")} == {Verdict.INCONCLUSIVE}
 
 
 @each_row(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])
