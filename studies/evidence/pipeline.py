@@ -85,6 +85,8 @@ def steps_by_part(cell: Candidate, replicate: int, target: float, outcomes: Outc
     slope = math.log(curve[few] / curve[many]) / math.log(many / few)
     share = math.log(curve[few] / target) / math.log(curve[few] / curve[many])
     ends = [outcomes[cell.trial(MEASURE, replicate, steps, rungs[steps][0])].parts for steps in pair]
+    if not all(ends):
+        return ()
     losses = [
         math.exp((1 - share) * math.log(first) + share * math.log(last)) for first, last in zip(*ends, strict=True)
     ]

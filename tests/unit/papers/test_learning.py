@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
+from studies.cli.forecast import forecast
+from studies.evidence.contrast import Pipelines
 from studies.evidence.trial import Clock, Trial
 from studies.papers import papers
 from studies.reproduction.criterion import ClaimKind
@@ -194,3 +197,10 @@ def test_distances_that_fall_keep_a_bound_and_those_of_diverging_runs_say_nothin
 @each_row(("limit", "outcome"), [(8, Verdict.PASS), (4, Verdict.FAIL), (128, Verdict.FAIL)])
 def test_a2_wants_three_doublings_and_a_limit(limit: int, outcome: Verdict) -> None:
     assert verdict("A2", a2(limit, 0.1)) is outcome
+
+
+def test_a_forecast_counts_what_an_archive_misses_of_every_claim() -> None:
+    """The archive of the repository has some of all trials, which noted more or less."""
+    known = Pipelines.read(Path(__file__).parents[3] / "results" / "papers")
+    for claim in CLAIMS.values():
+        assert forecast(claim.needs, known).runs <= forecast(claim.needs, Pipelines({}, {})).runs
