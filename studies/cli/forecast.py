@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from studies.evidence.contrast import Need, Pipelines
+from studies.evidence.contrast import TENTHS, Need, Pipelines
 from studies.evidence.paired_t import REPLICATES
 from studies.evidence.pipeline import Missing
 from studies.evidence.tasks import BATCHES, TARGETS
-from studies.evidence.trial import Clock, Trial, TrialOutcome
+from studies.evidence.trial import OnDemand, Trial, TrialOutcome
 
 SAMPLE_S = {"shapes": 11e-6, "fashion": 17e-6}  # on one core
 GUESSED_STEPS = {"shapes": 4000.0, "fashion": 1200.0}  # to the target
@@ -30,37 +30,19 @@ class Cost:
         return f"{self.runs} runs, {self.core_s / 3600:.2g} core-hours"
 
 
-class _Guessed(dict[Trial, TrialOutcome]):
-    """Guesses the outcomes that are missing, and keeps them apart."""
-
-    def __init__(self, known: dict[Trial, TrialOutcome]) -> None:
-        super().__init__(known)
-        self.guessed = set[Trial]()
-
-    def __contains__(self, trial: object) -> bool:
-        return True
-
-    def __missing__(self, trial: Trial) -> TrialOutcome:
-        self.guessed.add(trial)
-        lost = 1 + SHARPNESS * trial.level**2
-        loss = TARGETS[trial.task] * (GUESSED_STEPS[trial.task] / trial.steps) ** SLOPE * lost
-        self[trial] = TrialOutcome(loss, 0.5, (), "", (0.5,) * 10, 1.0)
-        return self[trial]
-
-
-class _Timed(dict[Clock, float]):
-    def __contains__(self, clock: object) -> bool:
-        return True
-
-    def __missing__(self, clock: Clock) -> float:
-        return 1.0
-
-
 def forecast(needs: Sequence[Need], pipelines: Pipelines) -> Cost:
     """Return what the first replicates of these needs cost, less what is in the archive. Where they do not decide, more
     are made: up to 8 for 3."""
-    guess = _Guessed(pipelines.trials)
-    archive = Pipelines(guess, _Timed(pipelines.clocks))
+    guessed = list[Trial]()
+
+    def guess(trial: Trial) -> TrialOutcome:
+        guessed.append(trial)
+        lost = 1 + SHARPNESS * trial.level**2
+        loss = TARGETS[trial.task] * (GUESSED_STEPS[trial.task] / trial.steps) ** SLOPE * lost
+        return TrialOutcome(loss, 0.5, (), "", (0.5,) * TENTHS, 1.0)
+
+    trials = OnDemand(guess, pipelines.trials)
+    archive = Pipelines(trials, OnDemand(lambda _: 1.0, pipelines.clocks))
     for need in needs:
         while True:
             try:
@@ -69,8 +51,8 @@ def forecast(needs: Sequence[Need], pipelines: Pipelines) -> Cost:
             except Missing as line:  # of trials that noted too little: they are made again
                 for trial in line.wanted:
                     if isinstance(trial, Trial):
-                        guess.pop(trial)
-    return Cost(len(guess.guessed), sum(map(_core_s, guess.guessed)))
+                        trials.pop(trial)
+    return Cost(len(guessed), sum(map(_core_s, guessed)))
 
 
 def _core_s(trial: Trial) -> float:

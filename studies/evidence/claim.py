@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from studies.evidence.contrast import Contrast, Pipelines
@@ -13,17 +12,14 @@ from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import Finding, over_region
 
 Cells = Mapping[str, Sequence[Contrast]]  # of a claim on one task: under each condition, by its name
-Note = Callable[[Pipelines, str], str]  # what a finding on a task says beside its numbers; raises Missing
 
 
-def claim_on_tasks(
-    stated: Statement, contrasts: Callable[[str], Sequence[Contrast]], note: Note | None = None
-) -> Claim:
+def claim_on_tasks(stated: Statement, contrasts: Callable[[str], Sequence[Contrast]]) -> Claim:
     """Return a claim that is judged by contrasts. contrasts: returns those of a task."""
-    return claim_over_conditions(stated, lambda task: {"": contrasts(task)}, note)
+    return claim_over_conditions(stated, lambda task: {"": contrasts(task)})
 
 
-def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], note: Note | None = None) -> Claim:
+def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells]) -> Claim:
     """Return a claim that is judged by contrasts under several conditions. cells: returns those of a task."""
 
     def judge(pipelines: Pipelines, task: str) -> Finding:
@@ -31,8 +27,7 @@ def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], note
             name: stated.judged([each.check(stated, pipelines, *checks_of(stated, contrasts)) for each in contrasts])
             for name, contrasts in cells(task).items()
         }
-        reason = note(pipelines, task) if note else ""
-        return over_region(findings, reason) if "" not in findings else replace(findings[""], reason=reason)
+        return findings.get("") or over_region(findings)
 
     needs = [
         partial(each.need, stated, max(checks_of(stated, group)))

@@ -1,6 +1,6 @@
 """Compare contenders by what their pipelines measured: two numbers for each replicate, and their ratio or difference.
 
-A measure returns what one pipeline came to in one replicate. A comparison holds the ratio or the difference of two
+A measure returns what one pipeline came to in one replicate. A contrast holds the ratio or the difference of two
 measures against a criterion of a claim."""
 
 from __future__ import annotations
@@ -74,11 +74,6 @@ TENTHS = 10  # parts of the test samples
 
 Measure = Callable[[Pipelines, int], Measurement]  # of a replicate; raises Missing
 MeasurementPair = tuple[Measurement, Measurement]
-
-
-def steps(cell: Candidate, target: float) -> Measure:
-    """Measure T*, the steps of each worker to a target."""
-    return lambda pipelines, replicate: pipelines.steps(cell, replicate, target)[0]
 
 
 def samples(cell: Candidate, target: float) -> Measure:

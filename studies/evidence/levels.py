@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from studies.evidence.contrast import Pipelines, clock_of
 from studies.evidence.paired_t import REPLICATES, ratio
 from studies.evidence.pipeline import Candidate, Missing, all_of, crossing, losses_around
-from studies.evidence.tasks import TARGETS
+from studies.evidence.tasks import TARGETS, TASKS
+from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
 LEVELS = {"shapes": (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3), "fashion": (0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4)}
 
@@ -30,6 +34,15 @@ def over_levels(first: Candidate, second: Candidate, pipelines: Pipelines, jitte
             values, others = zip(*pairs, strict=True)
             points.append((level, ratio(values, others)))
     return points
+
+
+def drawn_over_levels(
+    title: str, y: str, lines: Callable[[str], Sequence[ChartLine]], level: float | None = None
+) -> Figure | None:
+    """Draw lines of `over_levels`, a panel for each task; nothing while one has none. lines: returns those of a task.
+    title: behind the name of the task. level: of a line across."""
+    panels = [ChartPanel(f"{task}, {title}", "test loss", y, lines(task), level=level) for task in TASKS]
+    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
 def _at(

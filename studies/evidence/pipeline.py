@@ -78,19 +78,16 @@ def steps_by_part(cell: Candidate, replicate: int, target: float, outcomes: Outc
     Missing."""
     rungs = _rungs(cell, replicate, target, outcomes)
     curve = {steps: loss for steps, (_, loss) in rungs.items()}
-    pair = next(((few, many) for few, many in pairwise(curve) if curve[few] > target >= curve[many]), None)
+    pair = _pair_around(curve, target)
     if pair is None or math.isinf(curve[pair[0]]):
         return ()
     few, many = pair
-    slope = math.log(curve[few] / curve[many]) / math.log(many / few)
-    share = math.log(curve[few] / target) / math.log(curve[few] / curve[many])
     ends = [outcomes[cell.trial(MEASURE, replicate, steps, rungs[steps][0])].parts for steps in pair]
     if not all(ends):
         return ()
-    losses = [
-        math.exp((1 - share) * math.log(first) + share * math.log(last)) for first, last in zip(*ends, strict=True)
-    ]
-    return tuple(few * (many / few) ** share * (loss / target) ** (1 / slope) for loss in losses)
+    share, power = _share(curve, few, many, target), math.log(many / few) / math.log(curve[few] / curve[many])
+    losses = (first ** (1 - share) * last**share for first, last in zip(*ends, strict=True))
+    return tuple(few * (many / few) ** share * (loss / target) ** power for loss in losses)
 
 
 def tuned_steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
@@ -162,13 +159,21 @@ def crossing(curve: LossCurve, target: float) -> float:
     steps = sorted(curve)
     if curve[steps[0]] <= target:
         raise ValueError(f"a curve must begin above {target}, got {curve[steps[0]]} after {steps[0]} steps")
-    for few, many in pairwise(steps):
-        if curve[many] <= target:
-            if math.isinf(curve[few]):
-                return float(many)
-            share = math.log(curve[few] / target) / math.log(curve[few] / curve[many])
-            return few * (many / few) ** share
-    return math.inf
+    pair = _pair_around(curve, target)
+    if pair is None:
+        return math.inf
+    few, many = pair
+    return float(many) if math.isinf(curve[few]) else few * (many / few) ** _share(curve, few, many, target)
+
+
+def _pair_around(curve: LossCurve, target: float) -> tuple[int, int] | None:
+    """Return the two numbers of steps between which a curve that begins above a level first falls to it."""
+    return next(((few, many) for few, many in pairwise(sorted(curve)) if curve[few] > target >= curve[many]), None)
+
+
+def _share(curve: LossCurve, few: int, many: int, target: float) -> float:
+    """Return how far from few to many steps a level is, on the axis of log steps, as a power law goes."""
+    return math.log(curve[few] / target) / math.log(curve[few] / curve[many])
 
 
 def _loss(trial: Trial, outcomes: Outcomes) -> float:

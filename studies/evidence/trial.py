@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
+from typing import TypeVar
 
 from dsgd.record.safe_files import write_atomically
 
 BASE_RATE = 0.1  # the rate of level 0
 PER_OCTAVE = 2  # levels of rates in a factor of 2
 TUNE, MEASURE = "tune", "measure"
+Asked = TypeVar("Asked")
+Made = TypeVar("Made")
 
 
 def rate_of(level: int) -> float:
@@ -75,6 +79,20 @@ class Clock:
     overlap: bool
     jitter: float
     replicate: int
+
+
+class OnDemand(dict[Asked, Made]):
+    """A dictionary that lacks no key: it makes a value when it is first asked for."""
+
+    def __init__(self, make: Callable[[Asked], Made], known: Mapping[Asked, Made] = MappingProxyType({})) -> None:
+        super().__init__(known)
+        self._make = make
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: Asked) -> Made:
+        return self.setdefault(key, self._make(key))
 
 
 Outcomes = Mapping[Trial, TrialOutcome]

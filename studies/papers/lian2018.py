@@ -11,11 +11,12 @@ from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate
 from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, Pipelines, samples, seconds
-from studies.evidence.levels import over_levels
+from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import TARGETS, TASKS
+from studies.evidence.tasks import TARGETS
 from studies.papers import CLAIMS, described
 from studies.papers.jin2016.learning import cells
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly, over_region
 
@@ -132,24 +133,20 @@ def _both(task: str, bandwidth: float, factor: int) -> tuple[Candidate, Candidat
 
 def over_loss(pipelines: Pipelines) -> Figure | None:
     """Draw the samples of AD-PSGD over those of all-reduce, from early to late losses, a panel for each task."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
-    panels = []
-    for task in TASKS:
-        lines = []
-        for variant, bandwidth in enumerate(SLOWED):
-            exact, late = _both(task, bandwidth, FACTORS[0])
-            points = over_levels(late, exact, pipelines)
-            lines.append(ChartLine(f"{bandwidth / 1e9:g} Gbit/s", "adpsgd", points, variant))
-        title = f"{task}, a worker {FACTORS[0]} times slower"
-        panels.append(ChartPanel(title, "test loss", "samples over those of all-reduce", lines, level=1.0))
-    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
+    def lines(task: str) -> list[ChartLine]:
+        pairs = ((bandwidth, *_both(task, bandwidth, FACTORS[0])) for bandwidth in SLOWED)
+        return [
+            ChartLine(f"{bandwidth / 1e9:g} Gbit/s", "adpsgd", over_levels(late, exact, pipelines), variant)
+            for variant, (bandwidth, exact, late) in enumerate(pairs)
+        ]
+
+    title = f"a worker {FACTORS[0]} times slower"
+    return drawn_over_levels(title, "samples over those of all-reduce", lines, level=1.0)
 
 
 def epochs(evidence: Evidence) -> Figure:
     """Draw the ratio of epoch times against the bandwidth, and how often AD-PSGD averages there."""
-    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-
     places = [(bandwidth, bandwidth / 1e9) for bandwidth in sorted(BANDWIDTHS)]
     p = NODES[0]
     faster = [

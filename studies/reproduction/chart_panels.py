@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter, NullLocator
 
-from dsgd.record.reader import Run
-from dsgd.report.curves import median_curve
 from dsgd.report.interval import Estimate
 from dsgd.report.sheet import Bound, arrow, bound_of, draw_limits, is_missed, label_decades
 from dsgd.report.sheet import panels as make_panels
@@ -101,18 +99,6 @@ def _styles(lines: Sequence[ChartLine]) -> dict[tuple[str, str, int], dict[str, 
         for name, colour in zip(names[1:], itertools.cycle(others), strict=False):
             styles[name] = {**styles[name], "color": colour}
     return styles
-
-
-def curve(label: str, runs: Sequence[Run], x: str, y: str, variant: int = 0) -> ChartLine:
-    """Return the median of a field of the marks over seeds against another, with its interval.
-
-    x, y: fields of marks, like `time_s` and `test_loss`. Without marks that have both it has no points."""
-    medians = median_curve(runs, x, y)
-    if medians is None:
-        return ChartLine(label, runs[0].algorithm, [], variant, markers=False)
-    values = zip(medians.x, medians.median, medians.low, medians.high, strict=True)
-    points = [(float(at), Estimate(float(m), float(low), float(high), len(runs))) for at, m, low, high in values]
-    return ChartLine(label, runs[0].algorithm, points, variant, markers=False)
 
 
 def _dress(axes: Axes, panel: ChartPanel) -> None:

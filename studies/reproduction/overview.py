@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dsgd.record.safe_files import write_atomically
 from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.pages import Results, finding_on, measured_line, table
+from studies.reproduction.pages import Results, measured_line, table
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import ON_A_TASK, Verdict
 
@@ -65,7 +65,7 @@ def score(entries: Sequence[PaperClaim]) -> list[str]:
     counted = {"About time": [result.findings[claim.id].verdict for result, claim in about_time]}
     lines = {name: _counted(verdicts) for name, verdicts in counted.items() if verdicts}
     for task in dict.fromkeys(task for _, claim in learning for task in claim.tasks):
-        verdicts = [finding_on(claim, result.pipelines, task).verdict for result, claim in learning]
+        verdicts = [result.on_tasks[claim.id][task].verdict for result, claim in learning]
         about = ABOUT.get(task, f"About learning, on {task}")
         lines[about] = _counted([ON_A_TASK.get(verdict, str(verdict)) for verdict in verdicts])
     if exact:

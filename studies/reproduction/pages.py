@@ -32,11 +32,13 @@ EXPLANATIONS = {
 
 @dataclass(frozen=True)
 class Results:
-    """What there is of a paper. logged: of each study that has runs. findings: by the claims' ids."""
+    """What there is of a paper. logged: of each study that has runs. on_tasks: what a claim about learning came to on
+    each of its tasks, by the claims' ids. findings: what each claim came to, by the same."""
 
     paper: Paper
     logged: dict[str, Logged]
     rows: dict[str, list[archive.ArchiveRow]]
+    on_tasks: dict[str, dict[str, Finding]]
     findings: dict[str, Finding]
     pipelines: Pipelines
 
@@ -53,8 +55,9 @@ class Results:
         }
         with archive.reading(path):
             logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
-            findings = {claim.id: finding_of(claim, logged, pipelines) for claim in paper.claims}
-        return Results(paper, logged, rows, findings, pipelines)
+            on_tasks = {claim.id: findings_on_tasks(claim, pipelines) for claim in paper.claims}
+            findings = {claim.id: finding_of(claim, logged, on_tasks[claim.id]) for claim in paper.claims}
+        return Results(paper, logged, rows, on_tasks, findings, pipelines)
 
 
 def write_paper(paper_results: Results, results: Path) -> None:
@@ -132,21 +135,25 @@ def shown(value: Estimate) -> str:
     return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
 
 
-def finding_of(claim: Claim, logged: dict[str, Logged], pipelines: Pipelines) -> Finding:
-    """Return what a claim came to, on all of its tasks."""
-    if claim.tasks:
-        return over_tasks({task: finding_on(claim, pipelines, task) for task in claim.tasks})
+def finding_of(claim: Claim, logged: dict[str, Logged], on_tasks: dict[str, Finding]) -> Finding:
+    """Return what a claim came to. on_tasks: on each of its tasks; none of a claim that is judged by studies."""
+    if on_tasks:
+        return over_tasks(on_tasks)
     if missing := [name for name in claim.studies if name not in logged]:
         return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {', '.join(missing)}.")
     return claim.judge(logged)
 
 
-def finding_on(claim: Claim, pipelines: Pipelines, task: str) -> Finding:
-    """Return what a claim about learning came to on one task."""
-    try:
-        return claim.judge(pipelines, task)
-    except Missing as line:
-        return Finding(Verdict.NOT_RUN, reason=f"At least {len(line.wanted)} runs are missing.")
+def findings_on_tasks(claim: Claim, pipelines: Pipelines) -> dict[str, Finding]:
+    """Return what a claim about learning came to on each of its tasks; none of another claim."""
+
+    def finding(task: str) -> Finding:
+        try:
+            return claim.judge(pipelines, task)
+        except Missing as line:
+            return Finding(Verdict.NOT_RUN, reason=f"At least {len(line.wanted)} runs are missing.")
+
+    return {task: finding(task) for task in claim.tasks}
 
 
 def _claim(paper_results: Results, claim: Claim) -> str:

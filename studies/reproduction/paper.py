@@ -25,19 +25,17 @@ Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
 class Study:
     """The runs of one command line.
 
-    name: unlike those of the paper's other studies. tuned: made by dsgd-compare, else by dsgd-run -m. by: a program
-    that makes its runs instead, which dsgd-reproduce leaves to its user."""
+    name: unlike those of the paper's other studies. by: a program that makes its runs instead of dsgd-run -m, which
+    dsgd-reproduce leaves to its user."""
 
     name: str
     overrides: tuple[str, ...]
-    tuned: bool = False
     by: str | None = None
 
     @property
     def command(self) -> str:
         """Return what a user would type for these runs."""
-        program = self.by or ("dsgd-compare" if self.tuned else "dsgd-run -m")
-        return " ".join([program, *map(_quoted, self.overrides)])
+        return " ".join([self.by or "dsgd-run -m", *map(_quoted, self.overrides)])
 
 
 @dataclass(frozen=True)

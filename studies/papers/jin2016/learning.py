@@ -6,16 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from statistics import fmean
+from statistics import geometric_mean, linear_regression
 
 from matplotlib.figure import Figure
 
 from studies.evidence.claim import checks_of, claim_on_tasks
 from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples, seconds
-from studies.evidence.levels import over_levels
+from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing, all_of, crossing
-from studies.evidence.tasks import TARGETS, TASKS
+from studies.evidence.tasks import FIRST, TARGETS, TASKS
 from studies.papers import CLAIMS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Claim
@@ -45,7 +45,6 @@ CURVED = 8  # nodes of the figure over the level of loss
 # numbers of steps that are tried first, a factor of four below T* where that is dear
 FIRST_EXACT = {4: 640, 8: 160, 16: 320, 32: 160, 64: 160, 100: 160}
 FIRST_LOCAL = {4: 640, 8: 160, 16: 640}
-FIRST_ON_MANY = {"shapes": 2560, "fashion": 640}
 
 
 def cells(task: str, nodes: int, algo: str) -> list[Candidate]:
@@ -54,7 +53,13 @@ def cells(task: str, nodes: int, algo: str) -> list[Candidate]:
         return [Candidate(task, algo, nodes, FIRST_EXACT[nodes])]
     if nodes in FEW:
         return [Candidate(task, name, nodes, FIRST_LOCAL[nodes]) for name in VARIANTS[algo]]
-    return [Candidate(task, name, nodes, FIRST_ON_MANY[task] if "tau=10" in name else 640) for name in ON_MANY[algo]]
+    return [Candidate(task, name, nodes, FIRST[task] if "tau=10" in name else 640) for name in ON_MANY[algo]]
+
+
+def _cell(task: str, nodes: int, name: str) -> Candidate:
+    """Return the candidate of a contender."""
+    (cell,) = [cell for cell in cells(task, nodes, name.split()[0]) if cell.contender == name]
+    return cell
 
 
 def race(criterion: str, task: str, nodes: int, algo: str, overlap: bool, jitter: float) -> Contrast:
@@ -140,7 +145,7 @@ def _map_needs(id: str, where: Sequence[tuple[str, int]]) -> tuple[Need, ...]:
 
 def _figure_need(task: str, nodes: int, name: str) -> Need:
     """Return a need of three replicates of a contender, for the figures."""
-    (cell,) = [cell for cell in cells(task, nodes, name.split()[0]) if cell.contender == name]
+    cell = _cell(task, nodes, name)
 
     def need(pipelines: Pipelines, _: int) -> None:
         all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for replicate in range(REPLICATES[0]))
@@ -154,7 +159,7 @@ def _crossover(pipelines: Pipelines, task: str) -> str:
         ratios = [(nodes, _best_ratios(pipelines, task, nodes)) for nodes in (*FEW, *MANY)]
     except Missing:
         return ""
-    text = ", ".join(f"{math.exp(sum(map(math.log, each)) / len(each)):.2f} on {nodes}" for nodes, each in ratios)
+    text = ", ".join(f"{geometric_mean(each):.2f} on {nodes}" for nodes, each in ratios)
     sooner = f"At a jitter of 10 % with overlap, time of all-reduce over that of the sooner other: {text} nodes."
     curves = [dict(zip((*FEW, *MANY), each, strict=True)) for each in zip(*(each for _, each in ratios), strict=False)]
     if any(curve[FEW[0]] <= 1 for curve in curves):
@@ -173,7 +178,7 @@ def _floor(pipelines: Pipelines, task: str) -> str:
             measured = [(nodes, _steps(pipelines, task, name, nodes)) for nodes in FEW]
         except Missing:
             return ""
-        power = _slope([(math.log(nodes), math.log(steps)) for nodes, steps in measured])
+        power, _ = linear_regression(*([*map(math.log, column)] for column in zip(*measured, strict=True)))
         texts.append(f"{name} {', '.join(f'{steps:,.0f}' for _, steps in measured)}, as p to the power {power:.2f}")
     return f"Steps of each worker to the target on 4, 8 and 16 nodes: {'; '.join(texts)}."
 
@@ -186,30 +191,19 @@ def _predicted(pipelines: Pipelines, task: str) -> str:
             measured = {nodes: _steps(pipelines, task, name, nodes) for nodes in (16, 32, 64, LAST)}
         except Missing:
             return ""
-        known = [(math.log(nodes), math.log(steps)) for nodes, steps in measured.items() if nodes < LAST]
-        predicted = math.exp(_line(known, math.log(LAST)))
+        known = [(nodes, steps) for nodes, steps in measured.items() if nodes < LAST]
+        power, at_one = linear_regression(*([*map(math.log, column)] for column in zip(*known, strict=True)))
+        predicted = math.exp(at_one + power * math.log(LAST))
         texts.append(f"{name} {predicted:,.0f}, measured {measured[LAST]:,.0f}")
     return f"T* on {LAST} nodes as a power law of 16, 32 and 64 predicts it: {'; '.join(texts)}."
 
 
 def _steps(pipelines: Pipelines, task: str, name: str, nodes: int) -> float:
     """Return the geometric mean of T* over the first replicates. Raises Missing."""
-    algo = name.split()[0]
-    (cell,) = [cell for cell in cells(task, nodes, algo) if cell.contender == name]
-    logs = [math.log(pipelines.steps(cell, replicate, TARGETS[task])[0].value) for replicate in range(REPLICATES[0])]
-    return math.exp(sum(logs) / len(logs))
-
-
-def _line(points: Sequence[tuple[float, float]], at: float) -> float:
-    """Return the least-squares line through points, at one place."""
-    x, y = (fmean(values) for values in zip(*points, strict=True))
-    return y + _slope(points) * (at - x)
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the least-squares line through points."""
-    x, y = (fmean(values) for values in zip(*points, strict=True))
-    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    cell = _cell(task, nodes, name)
+    return geometric_mean(
+        pipelines.steps(cell, replicate, TARGETS[task])[0].value for replicate in range(REPLICATES[0])
+    )
 
 
 def _best_ratios(pipelines: Pipelines, task: str, nodes: int) -> list[float]:
@@ -244,16 +238,16 @@ def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
 
 def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
     """Draw the steps of each contender over those of all-reduce, from early to late losses, a panel for each task."""
-    panels = []
-    for task in TASKS:
-        exact = cells(task, CURVED, ALL_REDUCE)[0]
-        lines = []
-        for name, (label, algo, variant) in [*DRAWN.items()][1:]:
-            (cell,) = [cell for cell in cells(task, CURVED, algo) if cell.contender == name]
-            lines.append(ChartLine(label, algo, over_levels(cell, exact, pipelines), variant))
-        title, ratio_label = f"{task}, {CURVED} nodes", "steps over those of all-reduce"
-        panels.append(ChartPanel(title, "test loss", ratio_label, lines, level=1.0))
-    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
+
+    def lines(task: str) -> list[ChartLine]:
+        exact = _cell(task, CURVED, ALL_REDUCE)
+        return [
+            ChartLine(label, algo, over_levels(_cell(task, CURVED, name), exact, pipelines), variant)
+            for name, (label, algo, variant) in DRAWN.items()
+            if name != ALL_REDUCE
+        ]
+
+    return drawn_over_levels(f"{CURVED} nodes", "steps over those of all-reduce", lines, level=1.0)
 
 
 def profile(pipelines: Pipelines) -> Figure | None:
@@ -276,7 +270,7 @@ def _seconds(pipelines: Pipelines, task: str, nodes: int, overlap: bool, jitter:
         return {}
     times = {algo: [other.value for _, other in pairs] for algo, pairs in races.items()}
     times[ALL_REDUCE] = [exact.value for exact, _ in races["gossip"]]
-    return {algo: math.exp(sum(map(math.log, values)) / len(values)) for algo, values in times.items()}
+    return {algo: geometric_mean(values) for algo, values in times.items()}
 
 
 def _known(pipelines: Pipelines, cell: Candidate, replicate: int) -> float | None:

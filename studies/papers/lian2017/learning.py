@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, Pipelines, loss, seconds
-from studies.evidence.levels import over_levels
+from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS, TARGETS, TASKS
+from studies.evidence.tasks import FIRST, STEPS, TARGETS, TASKS
 from studies.papers import CLAIMS
 from studies.papers.jin2016.learning import FEW, MANY, cells
 from studies.papers.zhang2015.learning import PLAIN
-from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
+from studies.reproduction.chart_panels import ChartLine
 
 ALL_REDUCE, DPSGD = "sync", "dpsgd"
 P = 8
@@ -24,7 +24,6 @@ SLOW, FAST = "cluster=lian2017_10mbit", "cluster=zhang2015"  # 10 Mbit/s, 10 Gbi
 NETWORKS = {"10 Gbit/s": FAST, "10 Mbit/s": SLOW}  # of L6
 SERVED = (16, *MANY)  # workers of L3a
 WORKERS = (2, 4, 8, 16)  # of L7
-FIRST = {"shapes": 2560, "fashion": 640}  # numbers of steps that one and two workers try first
 EAMSGD = f"momentum=0.9 {PLAIN}"
 TAUS = {1: ("easgd tau=1",), 10: ("easgd tau=10", "easgd tau=10 alpha=0.5")}
 
@@ -43,8 +42,7 @@ def behind_a_server(task: str, numbers: Sequence[int] = SERVED) -> Cells:
     """Compare the times to the target of a synchronous server and of D-PSGD, at 10 Mbit/s."""
 
     def on(nodes: int) -> list[Contrast]:
-        server = seconds(_on(f"{SLOW} cluster.collective=star", cells(task, nodes, ALL_REDUCE)), TARGETS[task])
-        peers = seconds(_on(SLOW, cells(task, nodes, DPSGD)), TARGETS[task])
+        server, peers = (seconds([cell], TARGETS[task]) for cell in _served(task, nodes))
         return [Contrast("time", "10 Mbit/s: time to the target, server over D-PSGD", server, peers)]
 
     return {f"{nodes} nodes": on(nodes) for nodes in numbers}
@@ -52,15 +50,22 @@ def behind_a_server(task: str, numbers: Sequence[int] = SERVED) -> Cells:
 
 def over_loss(pipelines: Pipelines) -> Figure | None:
     """Draw the time of a server over that of D-PSGD at 10 Mbit/s, from early to late losses, a panel for each task."""
-    panels = []
-    for task in TASKS:
-        lines = []
-        for variant, nodes in enumerate(FEW):
-            (server,) = _on(f"{SLOW} cluster.collective=star", cells(task, nodes, ALL_REDUCE))
-            (peers,) = _on(SLOW, cells(task, nodes, DPSGD))
-            lines.append(ChartLine(f"p = {nodes}", DPSGD, over_levels(server, peers, pipelines, 0.0), variant))
-        panels.append(ChartPanel(f"{task}, 10 Mbit/s", "test loss", "times as fast as a server", lines))
-    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
+
+    def lines(task: str) -> list[ChartLine]:
+        pairs = ((nodes, *_served(task, nodes)) for nodes in FEW)
+        return [
+            ChartLine(f"p = {nodes}", DPSGD, over_levels(server, peers, pipelines, 0.0), variant)
+            for variant, (nodes, server, peers) in enumerate(pairs)
+        ]
+
+    return drawn_over_levels("10 Mbit/s", "times as fast as a server", lines)
+
+
+def _served(task: str, nodes: int) -> tuple[Candidate, Candidate]:
+    """Return all-reduce by a server, and D-PSGD, at 10 Mbit/s."""
+    (server,) = _on(f"{SLOW} cluster.collective=star", cells(task, nodes, ALL_REDUCE))
+    (peers,) = _on(SLOW, cells(task, nodes, DPSGD))
+    return server, peers
 
 
 def elastic(task: str) -> Cells:

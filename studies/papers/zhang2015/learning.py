@@ -6,7 +6,7 @@ from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, accuracy, largest_rate, seconds
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import MOST_TESTED, STEPS, TARGETS, contender
+from studies.evidence.tasks import FIRST, MOST_TESTED, STEPS, TARGETS, contender
 from studies.papers import CLAIMS
 
 PLAIN = "optimizer.momentum=0 optimizer.nesterov=false"
@@ -18,7 +18,6 @@ LEARNED = 1.15  # of the test loss: half of what guessing one of ten classes cos
 PERIODS = (1, 4, 16, 64)
 ALPHAS = ("", "alpha=0.5")  # moving rate: 0.9 / p, and one that does not fall with p
 DELTAS = (0.9, 0.99)
-FIRST = {"shapes": 2560, "fashion": 640}  # number of steps that is tried first in a race
 
 
 def rates(task: str) -> list[Contrast]:

@@ -10,7 +10,7 @@ from studies.evidence.pipeline import Missing
 from studies.evidence.trial import Clock, Trial
 from studies.papers import jin2016
 from studies.papers.jin2016 import learning
-from studies.reproduction.pages import finding_of
+from studies.reproduction.pages import finding_of, findings_on_tasks
 from studies.reproduction.verdict import Finding, Verdict
 from tests.support.power_laws import End, world
 
@@ -35,7 +35,7 @@ def pipelines(exact: Mapping[int, float], local: Mapping[int, float]) -> Pipelin
 
 def judge(id: str, archive: Pipelines) -> Finding:
     claim = next(claim for claim in jin2016.PAPER.claims if claim.id == id)
-    return finding_of(claim, {}, archive)
+    return finding_of(claim, {}, findings_on_tasks(claim, archive))
 
 
 def test_j1_passes_where_jitter_costs_all_reduce_more_than_gossip_needs() -> None:

@@ -11,7 +11,7 @@ from studies.evidence.contrast import Pipelines
 from studies.evidence.trial import Clock, Trial
 from studies.papers import papers
 from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.pages import finding_of
+from studies.reproduction.pages import finding_of, findings_on_tasks
 from studies.reproduction.verdict import Verdict
 from tests.support.each_row import each_row
 from tests.support.power_laws import End, world
@@ -30,7 +30,7 @@ def is_algo(trial: Trial, algo: str) -> bool:
 
 
 def verdict(id: str, end_of: World, step_s: Callable[[Clock], float] = lambda _: 1.0) -> Verdict:
-    return finding_of(CLAIMS[id], {}, world(end_of, step_s)).verdict
+    return finding_of(CLAIMS[id], {}, findings_on_tasks(CLAIMS[id], world(end_of, step_s))).verdict
 
 
 def worse(algo: str, factor: float, *words: str) -> World:
@@ -182,7 +182,7 @@ def test_b1_compares_time_and_samples_beside_a_slow_worker() -> None:
 
 def test_b5_cannot_be_tested_with_batches_that_harm_nothing() -> None:
     b5 = next(claim for paper in papers() for claim in paper.claims if claim.id == "B5")
-    assert finding_of(b5, {}, world(slower())).verdict is Verdict.NOT_TESTABLE
+    assert finding_of(b5, {}, findings_on_tasks(b5, world(slower()))).verdict is Verdict.NOT_TESTABLE
 
 
 def test_distances_that_fall_keep_a_bound_and_those_of_diverging_runs_say_nothing() -> None:
