@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import signal
 import subprocess
@@ -90,9 +89,9 @@ class Baselines:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a fault happened. after_s: since the first mark was seen; -inf if it was not. lines: marks there were."""
+    """When a fault happened. at_s: seconds since the epoch, as of a file. lines: marks there were."""
 
-    after_s: float
+    at_s: float
     lines: int
 
 
@@ -216,7 +215,6 @@ def _disturb(
     begun = time.monotonic()
     due: dict[Fault, float] = {}
     happened: dict[Fault, Moment] = {}
-    first_mark = math.inf
     wakes: list[tuple[float, int]] = []
     seen: set[int] = set()
     counted = 0.0
@@ -232,7 +230,6 @@ def _disturb(
         if trial.schedule.damage is not None and trial.schedule.damage.kind == "earlier checkpoint":
             damage.keep(folder)
         lines = _lines(folder)
-        first_mark = min(first_mark, now) if lines else first_mark
         for fault in faults:
             if fault not in due and lines > {"start": -1, "marks": fault.marks, "end": MARKS}[fault.phase]:
                 due[fault] = (begun if fault.phase == "start" else now) + fault.delay_s
@@ -243,7 +240,7 @@ def _disturb(
                     beside[fault] = _start_beside(run.prefork, folder, (*options, *_words(fault, trial)))
                 if fault.victim == "second" or _happens(fault, run.pid, found, folder, wakes):
                     last_s = time.monotonic()
-                    happened[fault] = Moment(last_s - first_mark, lines)
+                    happened[fault] = Moment(time.time(), lines)
         for wake in [wake for wake in wakes if now >= wake[0]]:
             wakes.remove(wake)
             signalled(wake[1], signal.SIGCONT)
@@ -261,10 +258,9 @@ def _disturb(
 
 def _late(happened: Mapping[Fault, Moment], folder: Path) -> set[Fault]:
     """Return the faults that came when the training was over, or so soon before that nobody could hear of it: by the
-    seconds, or by the marks that were there, since a busy machine may show the first mark late."""
-    summary = json.loads((folder / "summary.json").read_text())
-    unheard_s = summary["time_s"] - TO_BE_HEARD_S
-    return {fault for fault, at in happened.items() if at.after_s > unheard_s or at.lines >= MARKS - 1}
+    last gradient that a worker began, since a busy machine shows the marks late, or by the marks that were there."""
+    last_s = max(path.stat().st_mtime for path in folder.parent.glob(f"{folder.name}.skip.*"))
+    return {fault for fault, at in happened.items() if at.at_s > last_s - TO_BE_HEARD_S or at.lines >= MARKS - 1}
 
 
 def _happens(fault: Fault, command: int, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:

@@ -23,8 +23,8 @@ FORK_S, SYNC_S = 0.3, 2.5
 
 @dataclass(frozen=True)
 class SlowGradients(Quadratic):
-    """The quadratics, with a pause in every gradient until `skip_file` exists. Worker i creates `skip_file`.i when it
-    begins its first gradient."""
+    """The quadratics, with a pause in every gradient until `skip_file` exists. Worker i touches `skip_file`.i when it
+    begins a gradient."""
 
     step_s: float = 0.03
     skip_file: str = ""
@@ -91,7 +91,7 @@ class SlowData(QuadraticData):
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         if threading.current_thread() is threading.main_thread():  # for the limit of divergence: no gradient
             return super().batch(rank, step)
-        if step == 0 and self._skip_file:
+        if self._skip_file:
             Path(f"{self._skip_file}.{rank}").touch()
         until = time.monotonic() + self._step_s
         while (left := until - time.monotonic()) > 0 and not os.path.exists(self._skip_file):
