@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from studies.evidence.contrast import Contrast, Pipelines
-from studies.evidence.tasks import TASKS
+from studies.evidence.tasks import IMAGES
 from studies.reproduction.criterion import Statement
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import Finding, over_region
@@ -14,12 +14,14 @@ from studies.reproduction.verdict import Finding, over_region
 Cells = Mapping[str, Sequence[Contrast]]  # of a claim on one task: under each condition, by its name
 
 
-def claim_on_tasks(stated: Statement, contrasts: Callable[[str], Sequence[Contrast]]) -> Claim:
+def claim_on_tasks(
+    stated: Statement, contrasts: Callable[[str], Sequence[Contrast]], tasks: Sequence[str] = IMAGES
+) -> Claim:
     """Return a claim that is judged by contrasts. contrasts: returns those of a task."""
-    return claim_over_conditions(stated, lambda task: {"": contrasts(task)})
+    return claim_over_conditions(stated, lambda task: {"": contrasts(task)}, tasks)
 
 
-def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells]) -> Claim:
+def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], tasks: Sequence[str] = IMAGES) -> Claim:
     """Return a claim that is judged by contrasts under several conditions. cells: returns those of a task."""
 
     def judge(pipelines: Pipelines, task: str) -> Finding:
@@ -31,11 +33,11 @@ def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells]) -> C
 
     needs = [
         partial(each.need, stated, max(checks_of(stated, group)))
-        for task in TASKS
+        for task in tasks
         for group in cells(task).values()
         for each in group
     ]
-    return Claim(stated, (), judge, tuple(TASKS), tuple(needs))
+    return Claim(stated, (), judge, tuple(tasks), tuple(needs))
 
 
 def checks_of(stated: Statement, contrasts: Sequence[Contrast]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from dsgd.report.interval import Estimate
 from studies.evidence.contrast import Pipelines, clock_of
 from studies.evidence.paired_t import REPLICATES, ratio
 from studies.evidence.pipeline import Candidate, Missing, all_of, crossing, losses_around
-from studies.evidence.tasks import TARGETS, TASKS
+from studies.evidence.tasks import IMAGES, TARGETS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
 LEVELS = {"shapes": (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3), "fashion": (0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.4)}
@@ -41,7 +41,7 @@ def drawn_over_levels(
 ) -> Figure | None:
     """Draw lines of `over_levels`, a panel for each task; nothing while one has none. lines: returns those of a task.
     title: behind the name of the task. level: of a line across."""
-    panels = [ChartPanel(f"{task}, {title}", "test loss", y, lines(task), level=level) for task in TASKS]
+    panels = [ChartPanel(f"{task}, {title}", "test loss", y, lines(task), level=level) for task in IMAGES]
     return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 

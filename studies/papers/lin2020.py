@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studies.evidence.contrast import Pipelines
-from studies.evidence.tasks import TASKS
+from studies.evidence.tasks import IMAGES
 from studies.papers import CLAIMS, described
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import Finding, Verdict
@@ -22,5 +22,5 @@ def b5(_: Pipelines, task: str) -> Finding:
 
 PAPER = described(
     "lin2020",
-    claims=(Claim(CLAIMS["B5"], (), b5, tuple(TASKS)),),
+    claims=(Claim(CLAIMS["B5"], (), b5, IMAGES),),
 )

@@ -21,7 +21,7 @@ from studies.evidence.contrast import (
 )
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import MOST_TESTED, STEPS, TASKS, TRAIN_SIZES, contender
+from studies.evidence.tasks import IMAGES, MOST_TESTED, STEPS, TRAIN_SIZES, contender
 from studies.evidence.trial import rate_of
 from studies.papers import CLAIMS, described
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
@@ -37,7 +37,7 @@ T7_STEPS = {"shapes": 20_480, "fashion": 10_240}  # of each machine
 WARM_UP = 0.05  # of the samples
 RULE = {  # rate times the number of machines, after a warm-up, by epochs of the task
     task: f"schedule.linear_scaling=true schedule.reference_batch=32 schedule.warmup_epochs={WARM_UP * epochs:.4g}"
-    for task, epochs in {task: MACHINES * T7_STEPS[task] // 4 * 32 / TRAIN_SIZES[task] for task in TASKS}.items()
+    for task, epochs in {task: MACHINES * T7_STEPS[task] // 4 * 32 / TRAIN_SIZES[task] for task in IMAGES}.items()
 }
 WORKERS, DISTANT, LEVELS = (2, 4, 8, 16), (2, 8, 32), (-6, -2)  # of T4 and T5: and tau, and rates of 0.0125 and 0.05
 # the end is at the end of a cycle for every tau, and on the ideal network no average is late

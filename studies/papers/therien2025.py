@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS
+from studies.evidence.tasks import IMAGES, STEPS, contender
 from studies.papers import CLAIMS, described
 
 WORKERS, TAU = 4, 30
 BETAS = {"adamw": 0.9, "muon": 0.6}  # outer momentum
-# the experiments set SGD's momentum: without it each optimizer has its own
-LOCAL = "~optimizer.momentum ~optimizer.nesterov optimizer.weight_decay=0.01"
+# the experiments on images set SGD's momentum: without it each optimizer has its own
+LOCAL: Mapping[str, str] = dict.fromkeys(IMAGES, "~optimizer.momentum ~optimizer.nesterov optimizer.weight_decay=0.01")
 LEVEL = -8  # a rate of 0.00625
 
 
 def end(task: str, way: str, optimizer: str) -> Measure:
     """Measure the loss of a way of training whose workers step by an optimizer."""
-    return loss([Candidate(task, f"{way} optimizer={optimizer} {LOCAL}", WORKERS, level=LEVEL)], STEPS[task])
+    name = contender(way, f"optimizer={optimizer}", LOCAL.get(task, ""))
+    return loss([Candidate(task, name, WORKERS, level=LEVEL)], STEPS[task])
 
 
 def optimizers(task: str) -> list[Contrast]:
@@ -33,5 +36,5 @@ def optimizers(task: str) -> list[Contrast]:
 
 PAPER = described(
     "therien2025",
-    claims=(claim_on_tasks(CLAIMS["D8"], optimizers),),
+    claims=(claim_on_tasks(CLAIMS["D8"], optimizers, ("text", *IMAGES)),),
 )

@@ -24,11 +24,12 @@ HEADS = {
     ClaimKind.LEARNING: """## Claims about learning
 
 Each is judged on two tasks: an MLP on generated images of 8 x 8 pixels (shapes), and the same MLP on Fashion-MNIST at
-14 x 14 pixels (fashion), with 1 to 128 workers and some epochs, by replicated pipelines. Each page has the paper's
-sentence and conditions, ours, and whose the threshold is.
+14 x 14 pixels (fashion), with 1 to 128 workers and some epochs, by replicated pipelines. Claims about language models
+are judged on a third one, a small transformer on a book (text). Each page has the paper's sentence and conditions,
+ours, and whose the threshold is.
 
-PASS: reproduced on both tasks. PASS in a region: under some conditions; the page says which. FAIL: reproduced on none.
-DEPENDS ON THE TASK: reproduced on one, and not on the other. INCONCLUSIVE: the measurement does not decide it. NOT
+PASS: reproduced on all tasks. PASS in a region: under some conditions; the page says which. FAIL: reproduced on none.
+DEPENDS ON THE TASK: reproduced on one, and not on another. INCONCLUSIVE: the measurement does not decide it. NOT
 TESTABLE HERE: a condition of the claim is absent.""",
     ClaimKind.TIME: """## Claims about time
 
@@ -39,7 +40,11 @@ measurement shows why.""",
 Closed forms and invariants. They hold by construction, and tests hold them in many more cases: that they pass says that
 the program does what it says, not that a paper is right.""",
 }
-ABOUT = {"shapes": "About learning, on generated images", "fashion": "About learning, on real images"}
+ABOUT = {
+    "shapes": "About learning, on generated images",
+    "fashion": "About learning, on real images",
+    "text": "About learning, on text",
+}
 
 PaperClaim = tuple[Results, Claim]
 
@@ -65,7 +70,7 @@ def score(entries: Sequence[PaperClaim]) -> list[str]:
     counted = {"About time": [result.findings[claim.id].verdict for result, claim in about_time]}
     lines = {name: _counted(verdicts) for name, verdicts in counted.items() if verdicts}
     for task in dict.fromkeys(task for _, claim in learning for task in claim.tasks):
-        verdicts = [result.on_tasks[claim.id][task].verdict for result, claim in learning]
+        verdicts = [result.on_tasks[claim.id][task].verdict for result, claim in learning if task in claim.tasks]
         about = ABOUT.get(task, f"About learning, on {task}")
         lines[about] = _counted([ON_A_TASK.get(verdict, str(verdict)) for verdict in verdicts])
     if exact:

@@ -59,7 +59,7 @@ def world(end_of: Callable[[Trial], End], step_s: Callable[[Clock], float] = lam
 
     def outcome(trial: Trial) -> TrialOutcome:
         end, draw = end_of(trial), random.Random(str(trial))
-        loss = PowerLaw(end.steps, 0.3, 0.0).loss(trial) * TARGETS[trial.task] / TARGET * end.worse
+        loss = PowerLaw(end.steps, 0.3, 0.0).loss(trial) * TARGETS.get(trial.task, TARGET) / TARGET * end.worse
         accuracy = end.accuracy + draw.gauss(0, 0.0001)
         noise = math.exp(draw.gauss(0, 0.0003))
         return TrialOutcome(loss * noise, accuracy, (), "", (accuracy,) * TENTHS, end.apart)

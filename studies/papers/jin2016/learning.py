@@ -15,7 +15,7 @@ from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples, 
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing, all_of, crossing
-from studies.evidence.tasks import FIRST, TARGETS, TASKS
+from studies.evidence.tasks import FIRST, IMAGES, TARGETS
 from studies.papers import CLAIMS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Claim
@@ -135,7 +135,7 @@ def periods(task: str, nodes: int = 8) -> list[Contrast]:
 def _map_needs(id: str, where: Sequence[tuple[str, int]]) -> tuple[Need, ...]:
     return tuple(
         partial(race(criterion, task, nodes, algo, overlap, jitter).need, CLAIMS[id], 2)
-        for task in TASKS
+        for task in IMAGES
         for criterion, nodes in where
         for jitter in JITTERS
         for overlap in (True, False)
@@ -220,7 +220,7 @@ def _sum_of_logs(checks: Sequence[Check]) -> float:
 def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
     """Draw T* against the number of nodes, a panel for each task."""
     panels = []
-    for task in TASKS:
+    for task in IMAGES:
         lines = []
         for name, (label, algo, variant) in DRAWN.items():
             points = []
@@ -257,7 +257,7 @@ def profile(pipelines: Pipelines) -> Figure | None:
         cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter in JITTERS for overlap in (True, False))
         return [scores for cell in cells if (scores := _seconds(pipelines, task, *cell))]
 
-    by_task = [settings(task) for task in TASKS]
+    by_task = [settings(task) for task in IMAGES]
     of_each = profiles([scores for of_task in by_task for scores in of_task]) if all(by_task) else []
     return profile_figure(of_each) if of_each else None
 
@@ -281,15 +281,15 @@ def _known(pipelines: Pipelines, cell: Candidate, replicate: int) -> float | Non
 
 
 CLAIMS_ABOUT_LEARNING = (
-    Claim(CLAIMS["J1"], (), j1, tuple(TASKS), _map_needs("J1", [("sooner", nodes) for nodes in FEW])),
+    Claim(CLAIMS["J1"], (), j1, IMAGES, _map_needs("J1", [("sooner", nodes) for nodes in FEW])),
     claim_on_tasks(CLAIMS["J2"], ends),
-    Claim(CLAIMS["J3"], (), j3, tuple(TASKS), _map_needs("J3", [("behind", AROUND[1]), ("before", AROUND[0])])),
+    Claim(CLAIMS["J3"], (), j3, IMAGES, _map_needs("J3", [("behind", AROUND[1]), ("before", AROUND[0])])),
     claim_on_tasks(CLAIMS["J4"], periods),
 )
 SHOWN = tuple(
     _figure_need(task, nodes, name)
     for nodes in (*FEW, *MANY)
-    for task in TASKS
+    for task in IMAGES
     for name in DRAWN
     if nodes in FEW or name != "easgd tau=1"
 )

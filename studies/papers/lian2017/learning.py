@@ -12,7 +12,7 @@ from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, Pipelines, loss, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import FIRST, STEPS, TARGETS, TASKS
+from studies.evidence.tasks import FIRST, IMAGES, STEPS, TARGETS
 from studies.papers import CLAIMS
 from studies.papers.jin2016.learning import FEW, MANY, cells
 from studies.papers.zhang2015.learning import PLAIN
@@ -102,7 +102,7 @@ def _on(network: str, variants: Sequence[Candidate]) -> list[Candidate]:
 
 SLOW_FEW = tuple(  # for the figure: the seconds of a step on few nodes
     partial(contrast.need, CLAIMS["L3a"], 1)
-    for task in TASKS
+    for task in IMAGES
     for group in behind_a_server(task, FEW).values()
     for contrast in group
 )
