@@ -108,6 +108,13 @@ def losses_around(cell: Candidate, replicate: int, target: float, outcomes: Outc
     return {steps: loss for steps, (_, loss) in _rungs(cell, replicate, target, outcomes).items()}
 
 
+def deepest(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> Trial:
+    """Return the measured trial with the most steps of those around the target. Raises Missing."""
+    rungs = _rungs(cell, replicate, target, outcomes)
+    steps = max(rungs)
+    return cell.trial(MEASURE, replicate, steps, rungs[steps][0])
+
+
 def best_tuned(cell: Candidate, replicate: int, steps: int, outcomes: Outcomes) -> Trial:
     """Return the trial of tuning with the rate that is best after a number of steps. Raises Missing."""
     return cell.trial(TUNE, replicate, steps, tuned_level(cell, replicate, steps, cell.level, (2, 1), outcomes))

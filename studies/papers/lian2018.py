@@ -15,7 +15,7 @@ from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import TARGETS
 from studies.papers import CLAIMS, described
-from studies.papers.jin2016.learning import cells
+from studies.papers.jin2016.contenders import cells
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
 from studies.reproduction.verdict import Finding, exactly, over_region

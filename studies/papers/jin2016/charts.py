@@ -1,12 +1,32 @@
-"""The figure of the server."""
+"""The figures: T* over the number of nodes and the level of loss, the profile, and the server."""
 
 from __future__ import annotations
 
+from statistics import geometric_mean
+
 from matplotlib.figure import Figure
 
+from studies.evidence.contrast import Pipelines
+from studies.evidence.levels import drawn_over_levels, over_levels
+from studies.evidence.paired_t import REPLICATES, interval_of
+from studies.evidence.pipeline import Candidate, Missing
+from studies.evidence.tasks import IMAGES, TARGETS
+from studies.papers.jin2016.contenders import (
+    ALL_REDUCE,
+    CURVED,
+    DRAWN,
+    FEW,
+    JITTERS,
+    MANY,
+    VARIANTS,
+    cell_of,
+    cells,
+    race,
+)
 from studies.papers.jin2016.studies import BYTES_PER_S, GRADIENT_S, MESSAGE
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
 from studies.reproduction.paper import Evidence
+from studies.reproduction.profile import Scores, profile_figure, profiles
 from studies.reproduction.verdict import exactly
 
 
@@ -27,3 +47,66 @@ def server_throughput(evidence: Evidence) -> Figure:
     return chart(
         [ChartPanel("10 Gbit/s, 46.8 MB", "nodes", "samples per virtual second", lines, log_x=True, log_y=True)]
     )
+
+
+def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
+    """Draw T* against the number of nodes, a panel for each task."""
+    panels = []
+    for task in IMAGES:
+        lines = []
+        for name, (label, algo, variant) in DRAWN.items():
+            points = []
+            for nodes in (*FEW, *MANY):
+                alike = [cell for cell in cells(task, nodes, algo) if cell.contender == name]
+                values = [_known(pipelines, cell, replicate) for cell in alike for replicate in range(REPLICATES[-1])]
+                if len(known := [value for value in values if value is not None]) >= REPLICATES[0]:
+                    points.append((float(nodes), interval_of(known)))
+            if points:
+                lines.append(ChartLine(label, algo, points, variant))
+        panels.append(ChartPanel(task, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True))
+    whole = [any(len(line.points) >= len(FEW) for line in panel.lines) for panel in panels]
+    return chart(panels) if all(whole) else None
+
+
+def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
+    """Draw the steps of each contender over those of all-reduce, from early to late losses, a panel for each task."""
+
+    def lines(task: str) -> list[ChartLine]:
+        exact = cell_of(task, CURVED, ALL_REDUCE)
+        return [
+            ChartLine(label, algo, over_levels(cell_of(task, CURVED, name), exact, pipelines), variant)
+            for name, (label, algo, variant) in DRAWN.items()
+            if name != ALL_REDUCE
+        ]
+
+    return drawn_over_levels(f"{CURVED} nodes", "steps over those of all-reduce", lines, level=1.0)
+
+
+def profile(pipelines: Pipelines) -> Figure | None:
+    """Draw in which share of the settings each algorithm is within a factor of the soonest."""
+
+    def settings(task: str) -> list[Scores]:
+        cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter in JITTERS for overlap in (True, False))
+        return [scores for cell in cells if (scores := _seconds(pipelines, task, *cell))]
+
+    by_task = [settings(task) for task in IMAGES]
+    of_each = profiles([scores for of_task in by_task for scores in of_task]) if all(by_task) else []
+    return profile_figure(of_each) if of_each else None
+
+
+def _seconds(pipelines: Pipelines, task: str, nodes: int, overlap: bool, jitter: float) -> dict[str, float]:
+    """Return the seconds to the target of each algorithm, as geometric means over replicates; none if some miss."""
+    try:
+        races = {algo: race("sooner", task, nodes, algo, overlap, jitter).pairs(pipelines) for algo in VARIANTS}
+    except Missing:
+        return {}
+    times = {algo: [other.value for _, other in pairs] for algo, pairs in races.items()}
+    times[ALL_REDUCE] = [exact.value for exact, _ in races["gossip"]]
+    return {algo: geometric_mean(values) for algo, values in times.items()}
+
+
+def _known(pipelines: Pipelines, cell: Candidate, replicate: int) -> float | None:
+    try:
+        return pipelines.steps(cell, replicate, TARGETS[cell.task])[0].value
+    except Missing:
+        return None

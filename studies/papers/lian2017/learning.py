@@ -14,7 +14,7 @@ from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import FIRST, IMAGES, STEPS, TARGETS
 from studies.papers import CLAIMS
-from studies.papers.jin2016.learning import FEW, MANY, cells
+from studies.papers.jin2016.contenders import FEW, MANY, cells
 from studies.papers.zhang2015.learning import PLAIN
 from studies.reproduction.chart_panels import ChartLine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from dsgd.report.style import drawing
@@ -9,13 +10,14 @@ from studies.evidence.contrast import Pipelines
 from studies.evidence.pipeline import Missing
 from studies.evidence.trial import Clock, Trial
 from studies.papers import jin2016
-from studies.papers.jin2016 import learning
+from studies.papers.jin2016 import charts
+from studies.papers.jin2016.contenders import FEW, MANY
 from studies.reproduction.pages import finding_of, findings_on_tasks
 from studies.reproduction.verdict import Finding, Verdict
 from tests.support.power_laws import End, world
 
 PASS, FAIL = Verdict.PASS, Verdict.FAIL
-NODES = (*learning.FEW, *learning.MANY)
+NODES = (*FEW, *MANY)
 
 
 def pipelines(exact: Mapping[int, float], local: Mapping[int, float]) -> Pipelines:
@@ -40,21 +42,37 @@ def judge(id: str, archive: Pipelines) -> Finding:
 
 def test_j1_passes_where_jitter_costs_all_reduce_more_than_gossip_needs() -> None:
     """Gossip needs 1.4 times the steps, and all-reduce waits; from a jitter of 100 % on gossip is first by 1.43."""
-    few = dict.fromkeys(learning.FEW, 1000.0)
-    finding = judge("J1", pipelines(few, dict.fromkeys(learning.FEW, 1400.0)))
+    few = dict.fromkeys(FEW, 1000.0)
+    finding = judge("J1", pipelines(few, dict.fromkeys(FEW, 1400.0)))
     assert finding.verdict is Verdict.REGION
     assert {name for name, cell in finding.cells.items() if cell is PASS} == {
         "jitter 100 %, overlap",
         "jitter 100 %, no overlap",
     }
-    assert judge("J1", pipelines(few, dict.fromkeys(learning.FEW, 800.0))).verdict is PASS
-    assert judge("J1", pipelines(few, dict.fromkeys(learning.FEW, 5000.0))).verdict is FAIL
+    assert judge("J1", pipelines(few, dict.fromkeys(FEW, 800.0))).verdict is PASS
+    assert judge("J1", pipelines(few, dict.fromkeys(FEW, 5000.0))).verdict is FAIL
 
 
 def test_j1_wants_two_of_three_numbers_of_nodes() -> None:
-    few = dict.fromkeys(learning.FEW, 1000.0)
+    few = dict.fromkeys(FEW, 1000.0)
     assert judge("J1", pipelines(few, {4: 800, 8: 800, 16: 5000})).verdict is PASS
     assert judge("J1", pipelines(few, {4: 800, 8: 5000, 16: 5000})).verdict is FAIL
+
+
+def test_j1_says_what_jitter_in_training_costs_and_what_a_resnet_comes_to() -> None:
+    def end(trial: Trial) -> End:
+        slower = {"sync": 1000.0, "easgd": 3000.0, "gossip": 2000.0}[trial.contender.split()[0]]
+        return End(slower, worse=1.2 if "cluster.jitter=1" in trial.contender and "tau=1 " in trial.contender else 1.0)
+
+    reason = judge("J1", world(end)).reason
+    full = reason.partition("so many times as high: ")[2]
+    losses = [float(number) for number in re.findall(r"(\d+\.\d+|\d+) \[", full)[:3]]
+    assert [round(loss, 1) for loss in losses] == [1.0, 1.2, 1.0]  # EASGD, gossip with tau = 1 and with 10
+    rivals = re.findall(r"(easgd tau=10|gossip mode=push tau=1) (0\.\d+) \[", reason.partition("Spot check")[2])
+    assert [(name, round(float(ratio), 1)) for name, ratio in rivals] == [
+        ("easgd tau=10", 0.3),
+        ("gossip mode=push tau=1", 0.5),
+    ]
 
 
 def test_j2_compares_all_reduce_with_every_other_on_100_nodes() -> None:
@@ -87,17 +105,17 @@ def test_without_runs_nothing_is_judged_and_the_first_replicates_come_first() ->
         except Missing as line:
             wanted += line.wanted
     assert {trial.nodes for trial in wanted} == {*NODES}
-    assert {trial.task for trial in wanted if isinstance(trial, Trial)} == {"shapes", "fashion"}
+    assert {trial.task for trial in wanted if isinstance(trial, Trial)} == {"shapes", "fashion", "resnet8"}
     assert {trial.replicate for trial in wanted} == {0, 1, 2}
 
 
 def test_figures_show_both_tasks() -> None:
     archive = pipelines({nodes: 16_000 / nodes for nodes in NODES}, dict.fromkeys(NODES, 3000.0))
-    for draw in (learning.steps_over_nodes, learning.ratio_over_levels, learning.profile):
+    for draw in (charts.steps_over_nodes, charts.ratio_over_levels, charts.profile):
         with drawing("double"):
             figure = draw(archive)
         assert figure is not None
-        if draw is not learning.profile:
+        if draw is not charts.profile:
             titles = [axes.get_title(loc="left").split()[1].strip(",") for axes in figure.axes]
             assert titles == ["shapes", "fashion"]
         assert all(len(axes.lines) >= 3 for axes in figure.axes)
