@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studies.evidence.contrast import TENTHS, Need, Pipelines
-from studies.evidence.paired_t import REPLICATES
 from studies.evidence.pipeline import Missing
 from studies.evidence.tasks import BATCHES, TARGETS
 from studies.evidence.trial import OnDemand, Trial, TrialOutcome
@@ -47,11 +46,11 @@ def forecast(needs: Sequence[Need], pipelines: Pipelines) -> Cost:
         return TrialOutcome(loss, 0.5, (), "", (0.5,) * TENTHS, 1.0)
 
     trials = OnDemand(guess, pipelines.trials)
-    archive = Pipelines(trials, OnDemand(lambda _: 1.0, pipelines.clocks))
+    archive = Pipelines(trials, OnDemand(lambda _: 1.0, pipelines.clocks), pipelines.quick)
     for need in needs:
         while True:
             try:
-                need(archive, REPLICATES[0])
+                need(archive, archive.counts[0])
                 break
             except Missing as line:  # of trials that noted too little: they are made again
                 for trial in line.wanted:

@@ -50,13 +50,16 @@ def run_study(study: Study, venue: Venue, interruption: Interruption, part: str 
         return rows_of(study.name, study.overrides, _records(jobs, folder, venue, interruption, part))
 
 
-def run_pipelines(needs: Sequence[Need], results: Path, venue: Venue, interruption: Interruption) -> None:
-    """Make the trials and clocks that are missing, and add them to the archive. Raises what `run_study` does."""
+def run_pipelines(
+    needs: Sequence[Need], results: Path, venue: Venue, interruption: Interruption, quick: bool = False
+) -> None:
+    """Make the trials and clocks that are missing, and add them to the archive. quick: of one replicate. Raises what
+    `run_study` does."""
 
     def run(jobs: Sequence[Job], folder: Path) -> Sequence[Run]:
         return _records(jobs, folder, venue, interruption)
 
-    make_missing(needs, results, run, venue.folder / "pipelines")
+    make_missing(needs, results, run, venue.folder / "pipelines", quick)
 
 
 def _records(

@@ -34,6 +34,7 @@ EXAMPLES = """\
     dsgd-reproduce jin2016 --claim J1           one claim
     dsgd-reproduce --redraw                     pages and figures from the logged runs, no training
     dsgd-reproduce all --forecast               print how many core-hours the missing runs would take
+    dsgd-reproduce --claim L1 --quick           one replicate: in minutes, what would take hours; decides nothing
     dsgd-reproduce yardstick                    compare the simulator's times with published measurements
     dsgd-reproduce lian2017 --on slurm slurm.partition=cpu
 
@@ -57,9 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
         chosen, claims = _chosen(papers(), names, tuple(typed.claim))
         wanted = _wanted(chosen, claims, tuple(typed.study))
-        results = Path(typed.results or "results/papers")
+        results = Path(typed.results or ("outputs/quick" if typed.quick else "results/papers"))
         if typed.forecast:
-            _forecast(chosen, claims, results)
+            _forecast(chosen, claims, Pipelines.read(results, typed.quick))
             return
         logged = [results / TRIALS, *(archive.path_of(paper.key, results) for paper in papers())]
         if typed.redraw and not any(path.exists() for path in logged):
@@ -74,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 venue = Venue(Path(typed.folder), typed.jobs, typed.on, tuple(slurm))
                 if not typed.study:
                     needs = [need for paper in chosen for need in paper.needs_of(claims)]
-                    run_pipelines(needs, results, venue, interruption)
+                    run_pipelines(needs, results, venue, interruption, typed.quick)
                 _run(wanted, venue, results, interruption)
-            _draw(chosen, claims, results)
+            _draw(chosen, claims, results, typed.quick)
 
     return ended("dsgd-reproduce", work)
 
@@ -101,6 +102,9 @@ def parser() -> argparse.ArgumentParser:
         "--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing"
     )
     command_line.add_argument(
+        "--quick", action="store_true", help="one replicate of each pipeline: all runs work, nothing is decided"
+    )
+    command_line.add_argument(
         "--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)"
     )
     command_line.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
@@ -108,7 +112,9 @@ def parser() -> argparse.ArgumentParser:
         "--folder", default="outputs/papers", metavar="DIR", help="folder of the records (default: %(default)s)"
     )
     command_line.add_argument(
-        "--results", metavar="DIR", help="folder of logged runs and pages (default: results/papers)"
+        "--results",
+        metavar="DIR",
+        help="folder of logged runs and pages (default: results/papers, or outputs/quick)",
     )
     for flag in WITHDRAWN:
         command_line.add_argument(flag, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -197,9 +203,8 @@ def _run(wanted: Wanted, venue: Venue, results: Path, interruption: Interruption
         raise Unfinished("; ".join(unfinished))
 
 
-def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], results: Path) -> None:
+def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], pipelines: Pipelines) -> None:
     """Print what the pipelines that each claim misses cost, and all of them. Writes nothing."""
-    pipelines = Pipelines.read(results)
     for paper in chosen:
         for claim in paper.claims:
             if claim.needs and (not claims or claim.id in claims):
@@ -220,11 +225,11 @@ def _is_there(rows: Sequence[archive.ArchiveRow], study: Study) -> bool:
     return bool(rows) and all(row["words"] == list(study.overrides) for row in rows)
 
 
-def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path) -> None:
+def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, quick: bool) -> None:
     """Write the pages of the chosen papers and the table of all, and print the score.
 
     Where claims were asked for, print their verdicts and pages, and write no pages of other papers."""
-    pipelines = Pipelines.read(results)
+    pipelines = Pipelines.read(results, quick)
     all_results = [Results.read(paper, results, pipelines) for paper in papers()]
     for paper_results in all_results:
         if paper_results.paper in chosen or not (claims or page_of(paper_results.paper, results).exists()):

@@ -43,16 +43,23 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipelines:
-    """The archive: what trials came to, and the seconds of steps."""
+    """The archive: what trials came to, and the seconds of steps. quick: one replicate is enough to be shown, though it
+    decides nothing."""
 
     trials: dict[Trial, TrialOutcome]
     clocks: dict[Clock, float]
+    quick: bool = False
     _known: dict[tuple[Candidate, int, float], tuple[Measurement, float]] = field(default_factory=dict)  # T*
 
     @staticmethod
-    def read(results: Path) -> Pipelines:
+    def read(results: Path, quick: bool = False) -> Pipelines:
         """Read the archive of a folder. Raises ValueError for a file that is none."""
-        return Pipelines(read_trials(results / TRIALS), read_clocks(results / CLOCKS))
+        return Pipelines(read_trials(results / TRIALS), read_clocks(results / CLOCKS), quick)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the numbers of replicates after which a study may end."""
+        return (1, *REPLICATES) if self.quick else REPLICATES
 
     def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[Measurement, float]:
         """Return T* by the measured losses, and by those of tuning. Raises Missing."""
@@ -208,7 +215,7 @@ class Contrast:
         """Raise Missing, with what the replicates miss that the measurement wants; nothing where all are there.
 
         checks: as in `check`. most: replicates that are made."""
-        pairs, wanted = list[MeasurementPair](), REPLICATES[0]
+        pairs, wanted = list[MeasurementPair](), min(REPLICATES[0], most)
         while len(pairs) < wanted:
             pairs += all_of(partial(self._pair, pipelines, replicate) for replicate in range(len(pairs), wanted))
             wanted = min(self._wanted(stated, pairs, checks), most)
@@ -220,10 +227,10 @@ class Contrast:
             try:
                 pairs.append(self._pair(pipelines, replicate))
             except Missing:
-                if replicate < REPLICATES[0]:
+                if replicate < pipelines.counts[0]:
                     raise
                 break
-        return pairs[: max(count for count in REPLICATES if count <= len(pairs))]
+        return pairs[: max(count for count in pipelines.counts if count <= len(pairs))]
 
     def value(self, pipelines: Pipelines) -> Estimate:
         """Return the ratio or the difference with its interval. Raises Missing."""
@@ -235,7 +242,7 @@ class Contrast:
         passing: checks of which each could make the claim pass; failing: make it fail. A check that passes, or fails,
         must do so with an interval that is longer the more there are. Raises Missing."""
         pairs = self.pairs(pipelines)
-        counts = [count for count in REPLICATES if count <= len(pairs)]
+        counts = [count for count in pipelines.counts if count <= len(pairs)]
         checks = max(passing, failing)
         enough = (count for count in counts if self._wanted(stated, pairs[:count], checks) == count)
         pairs = pairs[: next(enough, counts[-1])]

@@ -44,15 +44,16 @@ def make_missing(
     results: Path,
     run: Callable[[Sequence[Job], Path], Sequence[Run]],
     folder: Path,
+    quick: bool = False,
     batch: int = BATCH,
 ) -> None:
     """Make what is missing, and add it to the archive, a batch at a time: first three replicates of all, then as many
-    as decide.
+    as decide; if quick, one of all.
 
     needs: the most important first. run: returns the records of jobs, which are below a folder. folder: of the records
     until they are in the archive. Raises what `run` does."""
-    pipelines, tree = Pipelines.read(results), ConfigTree()
-    for most in REPLICATES:
+    pipelines, tree = Pipelines.read(results, quick), ConfigTree()
+    for most in (1,) if quick else REPLICATES:
         while missing := missing_of(needs, pipelines, most):
             wanted = missing[:batch]
             jobs = [job for each in wanted for job in tree.grid(overrides_of(each), FOLDERS)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dsgd.record.safe_files import write_atomically
 from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.pages import Results, measured_line, table
+from studies.reproduction.pages import QUICK, Results, measured_line, table
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import ON_A_TASK, Verdict
 
@@ -53,7 +53,8 @@ def write_overview(all_results: Sequence[Results], results: Path) -> str:
     """Write the tables of all claims into an existing folder. Returns the score, a line for each kind."""
     entries = [(result, claim) for result in all_results for claim in result.paper.claims]
     lines = score(entries)
-    parts = [INTRODUCTION, "\n".join(f"- {line}" for line in lines)]
+    quick = [QUICK] if any(result.pipelines.quick for result in all_results) else []
+    parts = [INTRODUCTION, *quick, "\n".join(f"- {line}" for line in lines)]
     for kind, head in HEADS.items():
         rows = [_row(*entry) for entry in entries if entry[1].statement.kind is kind]
         if rows:

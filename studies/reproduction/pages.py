@@ -23,6 +23,7 @@ from studies.reproduction.paper import Chart, Claim, Evidence, Paper, Study
 from studies.reproduction.verdict import Check, Finding, Verdict, over_tasks
 
 MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
+QUICK = "**Quick: one replicate of each pipeline, so no interval is known, and nothing about learning is decided.**"
 EXPLANATIONS = {
     Verdict.EXPLAINED: "A second measurement shows the cause:",
     Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
@@ -69,6 +70,7 @@ def write_paper(paper_results: Results, results: Path) -> None:
         f"# {paper.title}",
         paper.reference,
         paper.summary,
+        QUICK if paper_results.pipelines.quick else "",
         table(["claim", "outcome"], [_summary(paper_results, claim) for claim in paper.claims]),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
@@ -131,7 +133,7 @@ def measured_line(finding: Finding) -> str:
 def shown(value: Estimate) -> str:
     """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`; `unknown` for any number."""
     middle, low, high = (part_text(value, name, _number) for name in ("median", "low", "high"))
-    any_number = math.isnan(value.median) and math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
+    any_number = math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
     return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
 
 

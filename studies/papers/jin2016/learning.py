@@ -8,7 +8,6 @@ from functools import partial
 
 from studies.evidence.claim import checks_of, claim_on_tasks
 from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples
-from studies.evidence.paired_t import REPLICATES
 from studies.evidence.pipeline import Candidate, all_of
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.papers import CLAIMS
@@ -114,7 +113,7 @@ def _figure_need(task: str, nodes: int, name: str) -> Need:
     cell = cell_of(task, nodes, name)
 
     def need(pipelines: Pipelines, _: int) -> None:
-        all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for replicate in range(REPLICATES[0]))
+        all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for replicate in range(pipelines.counts[0]))
 
     return need
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain
 
 from studies.evidence.contrast import Need, Pipelines, seconds
-from studies.evidence.paired_t import REPLICATES, ratio
+from studies.evidence.paired_t import ratio
 from studies.evidence.pipeline import Candidate, Missing, all_of, deepest, outcome_of
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.papers.jin2016.contenders import ALL_REDUCE, ON_MANY, cell_of
@@ -70,7 +70,7 @@ def _seconds(rival: str) -> Pairs:
 
 def _replicates(pairs: Pairs, pipelines: Pipelines) -> list[Pair]:
     """Return the pairs of the first replicates. Raises Missing."""
-    return all_of(partial(pairs, pipelines, replicate) for replicate in range(REPLICATES[0]))
+    return all_of(partial(pairs, pipelines, replicate) for replicate in range(pipelines.counts[0]))
 
 
 def _texts(contenders: Mapping[str, Pairs], pipelines: Pipelines) -> str:

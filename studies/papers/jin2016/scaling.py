@@ -7,7 +7,7 @@ from itertools import chain
 from statistics import geometric_mean, linear_regression
 
 from studies.evidence.contrast import Pipelines
-from studies.evidence.paired_t import REPLICATES, interval_of
+from studies.evidence.paired_t import interval_of
 from studies.evidence.pipeline import Missing, crossing
 from studies.evidence.tasks import TARGETS
 from studies.papers.jin2016.contenders import ALL_REDUCE, FEW, LAST, MANY, ON_MANY, VARIANTS, cell_of, race
@@ -62,7 +62,7 @@ def _steps(pipelines: Pipelines, task: str, name: str, nodes: int) -> float:
     """Return the geometric mean of T* over the first replicates. Raises Missing."""
     cell = cell_of(task, nodes, name)
     return geometric_mean(
-        pipelines.steps(cell, replicate, TARGETS[task])[0].value for replicate in range(REPLICATES[0])
+        pipelines.steps(cell, replicate, TARGETS[task])[0].value for replicate in range(pipelines.counts[0])
     )
 
 

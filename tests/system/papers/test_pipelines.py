@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from studies.cli import reproduce
+from studies.cli.forecast import SAMPLE_S
 from studies.cli.reproduce import main
 from studies.evidence.contrast import Contrast, Pipelines, seconds
-from studies.evidence.make_trials import TASKS
 from studies.evidence.pipeline import Candidate
+from studies.evidence.tasks import BATCHES, TASKS
 from studies.evidence.trial import MEASURE, TUNE, Clock, read_clocks, read_trials
 from studies.reproduction.criterion import ClaimKind, Criterion, Statement
 from studies.reproduction.paper import Claim, Paper
@@ -38,6 +40,8 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED, 1),))
     paper = Paper("nobody", "A paper that nobody wrote", "Nobody 2026", "Nothing.", claims=(claim,))
     monkeypatch.setitem(TASKS, "digits", TINY)
+    monkeypatch.setitem(BATCHES, "digits", 8)
+    monkeypatch.setitem(SAMPLE_S, "digits", 1e-5)
     monkeypatch.setattr(reproduce, "papers", lambda: [paper])
     monkeypatch.chdir(tmp_path)
     return tmp_path / "results" / "papers"
@@ -67,6 +71,23 @@ def test_missing_runs_are_made_judged_and_made_again_to_the_same_bytes(
     assert not (Path("outputs") / "papers" / "pipelines").exists()
     assert main(["--redraw"]) == 0
     assert {name: (results / name).read_bytes() for name in written} == written
+
+
+def test_one_replicate_is_quick_shows_a_number_and_decides_nothing(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nobody", "--quick", "--forecast"]) == 0
+    runs = int(capsys.readouterr().out.removeprefix("N1: ").partition(" ")[0])
+    assert main(["nobody", "--forecast"]) == 0
+    assert int(capsys.readouterr().out.removeprefix("N1: ").partition(" ")[0]) == 3 * runs
+    assert main(["nobody", "--quick", "--jobs", "2"]) == 0
+    assert capsys.readouterr().out == "About learning, on digits: 1 claims, 1 open\n"
+    quick = Path("outputs") / "quick"
+    assert {trial.replicate for trial in read_trials(quick / "trials.csv")} == {0}
+    for page in (quick / "nobody.md", quick / "README.md"):
+        assert "Quick: one replicate of each pipeline" in page.read_text()
+    assert re.search(r"time of all-reduce over that of gossip \| \d\.\d+ \|", (quick / "nobody.md").read_text())
+    assert not results.exists()
 
 
 def test_a_line_that_is_no_run_ends_in_an_error_that_names_it(
