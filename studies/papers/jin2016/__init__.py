@@ -18,7 +18,7 @@ PAPER = described(
     charts=(
         Chart(
             "steps",
-            "Steps of each worker to the target, against the number of nodes",
+            "Steps of each worker to the target against the number of nodes, by the batch of a worker",
             (),
             charts.steps_over_nodes,
             learning.SHOWN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from statistics import geometric_mean
 
 from matplotlib.figure import Figure
@@ -10,17 +11,18 @@ from studies.evidence.contrast import Pipelines
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing
-from studies.evidence.tasks import IMAGES, TARGETS
+from studies.evidence.tasks import BATCHES, IMAGES, TARGETS
 from studies.papers.jin2016.contenders import (
     ALL_REDUCE,
     CURVED,
     DRAWN,
     FEW,
     JITTERS,
+    LARGER,
     MANY,
     VARIANTS,
     cell_of,
-    cells,
+    drawn,
     race,
 )
 from studies.papers.jin2016.studies import BYTES_PER_S, GRADIENT_S, MESSAGE
@@ -50,22 +52,31 @@ def server_throughput(evidence: Evidence) -> Figure:
 
 
 def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
-    """Draw T* against the number of nodes, a panel for each task."""
+    """Draw T* against the number of nodes, a panel for each task and size of batch that has enough runs."""
     panels = []
-    for task in IMAGES:
-        lines = []
-        for name, (label, algo, variant) in DRAWN.items():
-            points = []
-            for nodes in (*FEW, *MANY):
-                alike = [cell for cell in cells(task, nodes, algo) if cell.contender == name]
-                values = [_known(pipelines, cell, replicate) for cell in alike for replicate in range(REPLICATES[-1])]
-                if len(known := [value for value in values if value is not None]) >= REPLICATES[0]:
-                    points.append((float(nodes), interval_of(known)))
-            if points:
-                lines.append(ChartLine(label, algo, points, variant))
-        panels.append(ChartPanel(task, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True))
-    whole = [any(len(line.points) >= len(FEW) for line in panel.lines) for panel in panels]
-    return chart(panels) if all(whole) else None
+    for larger in (1, LARGER):
+        of_size = [_steps_panel(pipelines, task, larger) for task in IMAGES]
+        if all(any(len(line.points) >= len(FEW) for line in panel.lines) for panel in of_size):
+            panels += of_size
+    return chart(panels) if panels else None
+
+
+def _steps_panel(pipelines: Pipelines, task: str, larger: int) -> ChartPanel:
+    """Return the panel of a task. larger: so many times the batch."""
+    lines = []
+    of_name = itertools.groupby(drawn(larger), key=lambda pair: pair[0])
+    for name, pairs in of_name:
+        points = []
+        for _, nodes in pairs:
+            cell = cell_of(task, nodes, name, larger)
+            values = [_known(pipelines, cell, replicate) for replicate in range(REPLICATES[-1])]
+            if len(known := [value for value in values if value is not None]) >= REPLICATES[0]:
+                points.append((float(nodes), interval_of(known)))
+        label, algo, variant = DRAWN[name]
+        if points:
+            lines.append(ChartLine(label, algo, points, variant))
+    title = f"{task}, batch {larger * BATCHES[task]}"
+    return ChartPanel(title, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True)
 
 
 def ratio_over_levels(pipelines: Pipelines) -> Figure | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from studies.evidence.contrast import Contrast, seconds
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import FIRST, TARGETS
+from studies.evidence.tasks import BATCHES, FIRST, TARGETS
 
 FEW, MANY = (4, 8, 16), (32, 64, 100)
 AROUND = (16, 64)  # the crossover
@@ -25,6 +27,7 @@ DRAWN = {  # contenders of the figures, with their labels, algorithms and line s
     "gossip mode=pull tau=1": ("gossip, tau = 1", "gossip", 0),
     "gossip mode=pull tau=10": ("gossip, tau = 10", "gossip", 1),
 }
+LARGER = 4  # times the batch, in the second row of the figure over nodes
 CURVED = 8  # nodes of the figure over the level of loss
 # numbers of steps that are tried first, a factor of four below T* where that is dear
 FIRST_EXACT = {4: 640, 8: 160, 16: 320, 32: 160, 64: 160, 100: 160}
@@ -40,10 +43,18 @@ def cells(task: str, nodes: int, algo: str) -> list[Candidate]:
     return [Candidate(task, name, nodes, FIRST[task] if "tau=10" in name else 640) for name in ON_MANY[algo]]
 
 
-def cell_of(task: str, nodes: int, name: str) -> Candidate:
-    """Return the candidate of a contender."""
+def cell_of(task: str, nodes: int, name: str, larger: int = 1) -> Candidate:
+    """Return the candidate of a contender. larger: so many times the batch."""
     (cell,) = [cell for cell in cells(task, nodes, name.split()[0]) if cell.contender == name]
-    return cell
+    return cell if larger == 1 else replace(cell, contender=f"{name} batch_size={larger * BATCHES[task]}")
+
+
+def drawn(larger: int) -> list[tuple[str, int]]:
+    """Return the contenders of the figure over nodes, each with every number of nodes. larger: so many times the batch,
+    with few nodes alone and without what is late with few."""
+    if larger > 1:
+        return [(name, nodes) for name in DRAWN if not name.endswith("tau=1") for nodes in FEW]
+    return [(name, nodes) for name in DRAWN for nodes in (*FEW, *MANY) if nodes in FEW or name != "easgd tau=1"]
 
 
 def race(criterion: str, task: str, nodes: int, algo: str, overlap: bool, jitter: float) -> Contrast:

@@ -15,16 +15,16 @@ from studies.papers.jin2016 import robustness
 from studies.papers.jin2016.contenders import (
     ALL_REDUCE,
     AROUND,
-    DRAWN,
     FEW,
     FIRST_LOCAL,
     JITTERS,
+    LARGER,
     LAST,
     LONG,
-    MANY,
     VARIANTS,
     cell_of,
     cells,
+    drawn,
     race,
 )
 from studies.papers.jin2016.scaling import crossover, floor, predicted
@@ -108,9 +108,9 @@ def _map_needs(id: str, where: Sequence[tuple[str, int]]) -> tuple[Need, ...]:
     )
 
 
-def _figure_need(task: str, nodes: int, name: str) -> Need:
+def _figure_need(task: str, nodes: int, name: str, larger: int) -> Need:
     """Return a need of three replicates of a contender, for the figures."""
-    cell = cell_of(task, nodes, name)
+    cell = cell_of(task, nodes, name, larger)
 
     def need(pipelines: Pipelines, _: int) -> None:
         all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for replicate in range(pipelines.counts[0]))
@@ -129,9 +129,8 @@ CLAIMS_ABOUT_LEARNING = (
     claim_on_tasks(CLAIMS["J4"], periods),
 )
 SHOWN = tuple(
-    _figure_need(task, nodes, name)
-    for nodes in (*FEW, *MANY)
+    _figure_need(task, nodes, name, larger)
+    for larger in (1, LARGER)
+    for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
     for task in IMAGES
-    for name in DRAWN
-    if nodes in FEW or name != "easgd tau=1"
 )
