@@ -142,6 +142,7 @@ def commands_page() -> str:
         texts[command] = help_of(command)
     for name in ("submit", "status", "logs", "cancel", "retry", "collect"):
         texts[f"sweep {name}"] = help_of("sweep", name)
+    texts["calibrate need"] = help_of("calibrate", "need")
     blocks = [f"## dsgd-{name}\n\n```text\n{text.rstrip()}\n```\n" for name, text in texts.items()]
     head = (
         "# Commands\n\nThis page is generated: it holds what each command prints for `--help`. `dsgd-run --help` also "

@@ -5,6 +5,8 @@ simulator predicts the times of real processes on the same machines.
     dsgd-run --config-dir my cluster=mine nodes=4 model=resnet8 engine=sim
 
 Under torchrun or srun, the started processes measure their machines and the network between them.
+
+`dsgd-calibrate need` measures nothing: it says which bandwidth each method needs (`dsgd-calibrate need --help`).
 """
 
 from __future__ import annotations
@@ -36,8 +38,13 @@ MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds,
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        options = _parser().parse_args(argv)
+        if arguments[:1] == ["need"]:
+            from dsgd.cli import need
+
+            return need.main(arguments[1:])
+        options = _parser().parse_args(arguments)
         check_quotes(options.overrides)
         out = Path(options.out)
         if options.steps < 2 or not options.link_s > 0:

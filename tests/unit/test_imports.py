@@ -49,8 +49,8 @@ WANTED = {
     "sweep": {"checks", "record"},
     "python": {"record", "report", "runner"},
     "comparison": {"checks", "cli", "crossing", "data", "host", "record", "report", "runner", "sweep"},
-    "cli": {"data", "engines", "engines.dist", "engines.rules", "host", "problem", "record", "report"}
-    | {"runner", "sweep"},
+    "cli": {"data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "models"}
+    | {"problem", "record", "report", "runner", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {
