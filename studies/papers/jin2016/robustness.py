@@ -21,8 +21,8 @@ SPOT_RIVALS = ("easgd tau=10", "gossip mode=push tau=1")
 SPOT_FIRST = {ALL_REDUCE: 640, **dict.fromkeys(SPOT_RIVALS, 1280)}  # steps that are tried first
 
 
-Pair = tuple[float, float]
-Pairs = Callable[[Pipelines, int], Pair]  # of a replicate; raises Missing
+ReplicatePair = tuple[float, float]
+PairMeasure = Callable[[Pipelines, int], ReplicatePair]  # of a replicate; raises Missing
 
 
 def jittered(pipelines: Pipelines, task: str) -> str:
@@ -43,10 +43,10 @@ def spot_check(pipelines: Pipelines, task: str) -> str:
     )
 
 
-def _losses(task: str, name: str) -> Pairs:
+def _losses(task: str, name: str) -> PairMeasure:
     """Return the losses of a contender that is trained at full jitter, and as usual, after the most steps of T*."""
 
-    def pair(pipelines: Pipelines, replicate: int) -> Pair:
+    def pair(pipelines: Pipelines, replicate: int) -> ReplicatePair:
         usual = deepest(cell_of(task, JITTERED, name), replicate, TARGETS[task], pipelines.trials)
         full = replace(usual, contender=f"{name} {FULL}")
         return outcome_of(full, pipelines.trials).loss, outcome_of(usual, pipelines.trials).loss
@@ -54,26 +54,26 @@ def _losses(task: str, name: str) -> Pairs:
     return pair
 
 
-def _seconds(rival: str) -> Pairs:
+def _seconds(rival: str) -> PairMeasure:
     """Return the seconds of all-reduce and of a rival to the target of the spot check."""
     measures = [
         seconds([Candidate(SPOT, name, SPOT_NODES, SPOT_FIRST[name])], TARGETS[SPOT], jitter=0.1)
         for name in (ALL_REDUCE, rival)
     ]
 
-    def pair(pipelines: Pipelines, replicate: int) -> Pair:
+    def pair(pipelines: Pipelines, replicate: int) -> ReplicatePair:
         exact, other = all_of(partial(measure, pipelines, replicate) for measure in measures)
         return exact.value, other.value
 
     return pair
 
 
-def _replicates(pairs: Pairs, pipelines: Pipelines) -> list[Pair]:
+def _replicates(pairs: PairMeasure, pipelines: Pipelines) -> list[ReplicatePair]:
     """Return the pairs of the first replicates. Raises Missing."""
     return all_of(partial(pairs, pipelines, replicate) for replicate in range(pipelines.counts[0]))
 
 
-def _texts(contenders: Mapping[str, Pairs], pipelines: Pipelines) -> str:
+def _texts(contenders: Mapping[str, PairMeasure], pipelines: Pipelines) -> str:
     """Return the ratio of each contender with its name; empty where runs are missing."""
     texts = []
     for name, pairs in contenders.items():
@@ -85,7 +85,7 @@ def _texts(contenders: Mapping[str, Pairs], pipelines: Pipelines) -> str:
     return "; ".join(texts)
 
 
-def _need(pairs: Pairs) -> Need:
+def _need(pairs: PairMeasure) -> Need:
     def need(pipelines: Pipelines, _: int) -> None:
         _replicates(pairs, pipelines)
 
