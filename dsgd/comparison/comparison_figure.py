@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from dsgd.comparison.comparison_table import comparison_table, ratio_text, tuning_notes
 from dsgd.comparison.comparison_verdict import comparison_verdict
-from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, compared
+from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, aim_text, compared
 from dsgd.record.reader import number
 from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
@@ -92,15 +92,21 @@ def comparison_parts(comparison: Comparison) -> list[Figure]:
 
 def _field(comparison: Comparison) -> str | None:
     """Return the field that the curves show; None without marks that have any."""
-    fields = ["test_loss", "train_loss"] if comparison.goal.metric == "loss" else ["test_accuracy"]
+    fields = ["test_accuracy"] if _loss_aimed_at(comparison) is None else ["test_loss", "train_loss"]
     return next((field for field in fields if has_data(comparison.runs, "time_s", field)), None)
+
+
+def _loss_aimed_at(comparison: Comparison) -> float | None:
+    """Return the test loss that is the target; None where the target is an accuracy, or there is none."""
+    aim = comparison.aim
+    return aim.level if aim is not None and aim.field == "test_loss" else None
 
 
 def _draw_curves(axes: Axes, comparison: Comparison, field: str) -> dict[str, Artist]:
     """Draw the curves of all contenders in one panel; returns the entries of a legend."""
     axis = x_axis("time", comparison.runs)
     handles: dict[str, Artist] = {**draw_field(axes, contender_series(comparison), axis, field)}
-    if comparison.goal.metric == "loss" and (level := comparison.goal.level) is not None:
+    if (level := _loss_aimed_at(comparison)) is not None:
         handles[f"target {level:g}"] = axes.axhline(level, **_TARGET)
     _scale_time(axes, comparison)
     return handles
@@ -127,8 +133,8 @@ def _draw_small_curves(figure: SubFigure, comparison: Comparison, field: str) ->
     figure.supylabel(small[0].get_ylabel(), fontsize="medium")
     for axes in small:
         axes.set(xlabel="", ylabel="")
-        if comparison.goal.metric == "loss" and comparison.goal.level is not None:
-            axes.axhline(comparison.goal.level, **_TARGET)
+        if (level := _loss_aimed_at(comparison)) is not None:
+            axes.axhline(level, **_TARGET)
     _scale_time(small[0], comparison)
     return small
 
@@ -151,8 +157,8 @@ def _beside_or_below(names: Sequence[str], below: float) -> tuple[SubFigure, Sub
 
 
 def _small_note(comparison: Comparison) -> str:
-    level = comparison.goal.level
-    return GREY if level is None else f"{GREY}; dashed: the target, {level:g}"
+    aim = comparison.aim
+    return GREY if aim is None else f"{GREY}; dashed: the target, {aim.level:g}"
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -228,9 +234,9 @@ def _draw_scores(axes: Axes, comparison: Comparison) -> None:
             at_edge: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
             axes.annotate(text, (1, row), (10, 0), color=style["color"], fontsize="small", va="center", **at_edge)
     name_bars(axes, [standing.name.replace(" node", "\N{NO-BREAK SPACE}node") for standing in comparison.standings])
-    timed = comparison.goal.level is not None
     label = time_label(comparison.runs) if comparison.prices is None else f"cost ({comparison.prices.text})"
-    axes.set_xlabel(f"{label}\nto {comparison.goal.text}" if timed else comparison.goal.text)
+    goal = aim_text(comparison.aim)
+    axes.set_xlabel(goal if comparison.aim is None else f"{label}\nto {goal}")
 
 
 def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], limit: float) -> None:
@@ -275,7 +281,7 @@ def _logarithmic(comparison: Comparison) -> bool:
 def _scale_time(axes: Axes, comparison: Comparison) -> None:
     """Make the axis of time logarithmic where that of the scores is, from a little before the first target that was
     reached."""
-    if comparison.goal.level is None or comparison.prices is not None or not _logarithmic(comparison):
+    if comparison.aim is None or comparison.prices is not None or not _logarithmic(comparison):
         return
     drawn = np.array([number(mark.get("time_s")) for run in comparison.runs for mark in run.metrics])
     start, end = max(float(drawn[drawn > 0].min()), min(_reached(comparison)) / DECADE), float(np.nanmax(drawn))

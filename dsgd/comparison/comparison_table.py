@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, pairs_of, score
-from dsgd.record.reader import number
 from dsgd.record.safe_text import counted
-from dsgd.report.fields import estimate_of, field_value
+from dsgd.report.fields import estimate_of, field_value, rule_of
 from dsgd.report.interval import CONFIDENCE, Estimate
 from dsgd.report.labels import differing_settings, status_text
 from dsgd.report.ratio import PAIRED
@@ -36,7 +35,7 @@ def comparison_table(comparison: Comparison, prices: Prices | None = None) -> Re
 
     prices: of a cluster; None: those of the comparison. In the CSV file each run has a line, with every key in which
     configurations differ."""
-    order, timed = comparison.standings, comparison.goal.level is not None
+    order, timed = comparison.standings, comparison.aim is not None
     prices = prices or comparison.prices
     columns: dict[str, list[Cell]] = {"contender": [standing.name for standing in order]}
     score_heading = "cost" if comparison.prices else "time to target (s)" if timed else "loss"
@@ -73,7 +72,12 @@ def _whole(comparison: Comparison) -> dict[str, Any]:
         }
         for standing in comparison.standings
     ]
-    goal = {"of": comparison.goal.metric, "level": comparison.goal.level, "crossing": comparison.goal.crossing}
+    aim = comparison.aim
+    goal = {
+        "of": "accuracy" if aim is None else aim.field.removeprefix("test_"),
+        "level": None if aim is None else aim.level,
+        "crossing": rule_of(comparison.runs[0]),
+    }
     confidence = {"of_all_ratios": max(0.0, comparison.confidence), "seeds_needed": comparison.seeds_needed}
     values = {"goal": goal, "ratio": ratio_text(comparison), "confidence": confidence, "contenders": contenders}
     return values | whole_setting(comparison.runs)
@@ -93,13 +97,13 @@ def _caption(comparison: Comparison, prices: Prices | None, rows: Sequence[Seque
     """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
     first = comparison.standings[0]
     lines = [caption(comparison.runs), *tuning_notes(comparison)]
-    if comparison.goal.level is None:
+    if comparison.aim is None:
         lines.append("no target: the loss at the end is compared")
     if len(comparison.standings) > 1:
         lines.append(f"times the first's, which is the order: {ratio_text(comparison)}, over that of {first.name}")
         lines.append(f"not distinguishable where its interval holds 1; {_confidence(comparison)}")
         lines += missed_note(rows)
-    if comparison.goal.level is not None and prices is not None:
+    if comparison.aim is not None and prices is not None:
         pairs = zip(_scores(comparison, prices), comparison.standings, strict=True)
         least, cheapest = min(((cost.median, standing.name) for cost, standing in pairs), key=lambda pair: pair[0])
         least_text = f"; least in the median: {cheapest}" * math.isfinite(least)
@@ -155,16 +159,16 @@ def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
 
 
 def _csv_rows(comparison: Comparison, prices: Prices | None) -> list[list[Any]]:
-    settings, timed = differing_settings(comparison.runs), comparison.goal.level is not None
+    settings, timed = differing_settings(comparison.runs), comparison.aim is not None
     chosen = dict.fromkeys(key for standing in comparison.standings for key in standing.contender.chosen)
     keys = [key for key in chosen if key not in settings]
     costs = ["cost"] if timed and prices is not None else []
     head = ["contender", "folder", "status", "clock", "target", "time_to_target_s" if timed else "loss"]
     lines: list[list[Any]] = [[*head, *costs, *settings, *keys, "works_low", "works_high", "tuning_runs", *_CSV_FIELDS]]
     entered = [(standing.contender, run) for standing in comparison.standings for run in standing.runs]
-    level = exact(number(comparison.goal.level))
+    level = exact(math.nan if comparison.aim is None else comparison.aim.level)
     for i, (contender, run) in enumerate(entered):
-        value = score(run, comparison.goal)
+        value = score(run)
         described = [contender.name, str(run.folder), run.outcome, run.clock or "", level]
         cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
         values = [*(texts[i] for texts in settings.values()), *(str(contender.chosen.get(key, "")) for key in keys)]

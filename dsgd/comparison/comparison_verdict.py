@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from dsgd.comparison.contenders import (
     LEAST_CONFIDENCE,
     Comparison,
-    Goal,
     Standing,
+    aim_text,
     confidence_of,
     distinguishable,
-    goal_of,
 )
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import end_s
+from dsgd.report.fields import aim_of, end_s
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.labels import status_note
 from dsgd.report.ratio import time_ratio
@@ -76,7 +75,7 @@ def _first(comparison: Comparison) -> str:
     first, *others = comparison.standings
     if math.isinf(first.score.median):
         return _nobody(comparison)
-    timed, goal = comparison.goal.level is not None, comparison.goal.text
+    timed, goal = comparison.aim is not None, aim_text(comparison.aim)
     after = "after" if comparison.prices is None else "for"
     name, value = in_sentence(first.name), f"{three_digits(first.score.median)}{comparison.unit}"
     if not others:
@@ -105,22 +104,22 @@ def _first(comparison: Comparison) -> str:
 def _nobody(comparison: Comparison) -> str:
     first, *others = comparison.standings
     name, reached = in_sentence(first.name), comparison.seeds - first.missed
-    does = f"reaches {comparison.goal.text}" if comparison.goal.level is not None else "ends with a loss"
+    goal, timed = aim_text(comparison.aim), comparison.aim is not None
+    does = f"reaches {goal}" if timed else "ends with a loss"
     if not others:
-        misses = f"{does} on {_share(first)} only" if reached else _never(comparison, [first], comparison.goal.text)
+        misses = f"{does} on {_share(first)} only" if reached else _never(comparison, [first], goal)
         return f"{name} {misses}{status_note(first.runs)}"
     if reached:
         count = len(comparison.standings)
         return f"None of the {count} contenders {does} on most seeds; {name} does on {_share(first)}"
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.runs]).median
-    nearest = comparison.goal.metric == "accuracy" and accuracy < (comparison.goal.level or 0.0)
+    nearest = comparison.aim is not None and comparison.aim.field == "test_accuracy" and accuracy < comparison.aim.level
     all_names = [standing.name for standing in comparison.standings]
     none, near = f"Of {listed(all_names)} none", ""
     if nearest:
         none, near = f"None of the {len(all_names)} contenders", f"; {name} ends nearest to it, at {accuracy:.3g}"
         near += f", before {listed(all_names[1:])}"
     least_s = min(end_s(run) for run in comparison.runs)
-    timed = comparison.goal.level is not None
     within = f" within {three_digits(least_s)} s" if timed and math.isfinite(least_s) else ""
     return f"{none} {does}{within}{near}"
 
@@ -138,7 +137,7 @@ def _others(comparison: Comparison) -> str:
     after_tie = behind[:1] if len(behind) < len(rivals) and behind and math.isfinite(behind[0].score.median) else []
     alone = [standing for standing in behind[1:] if not standing.missed and standing.name not in tied]
     factors = [(in_sentence(standing.name), times(standing.ratio)) for standing in [*after_tie, *alone]]
-    verb, measure = ("has", " its loss") if comparison.goal.level is None else ("takes", " as long")
+    verb, measure = ("has", " its loss") if comparison.aim is None else ("takes", " as long")
     verb, measure = (verb, measure) if comparison.prices is None else ("costs", " as much")
     clauses = []
     if known := [(name, factor) for name, factor in factors if factor]:
@@ -179,7 +178,7 @@ def _missed(comparison: Comparison) -> list[str]:
 
 def _how(comparison: Comparison, group: Sequence[Standing]) -> str:
     """Return what follows the names of those who missed the goal on equally many seeds."""
-    missed, several, timed = group[0].missed, len(group) > 1, comparison.goal.level is not None
+    missed, several, timed = group[0].missed, len(group) > 1, comparison.aim is not None
     if missed == comparison.seeds:
         return _never(comparison, group, "it")
     does = f"reach{'' if several else 'es'} it" if timed else f"end{'' if several else 's'} with a loss to compare"
@@ -190,7 +189,7 @@ def _never(comparison: Comparison, group: Sequence[Standing], goal: str) -> str:
     """Return `does not reach it within 40 s`, of the shortest run; `never reaches it` where some run diverged or
     collapsed, which more time would not help."""
     several = len(group) > 1
-    if comparison.goal.level is None:
+    if comparison.aim is None:
         return f"never end{'' if several else 's'} with a loss to compare"
     ends_s = [end_s(run) for standing in group for run in standing.runs]
     if any(map(math.isinf, ends_s)):
@@ -239,11 +238,6 @@ class Overtaking:
         return Estimate(math.sqrt(lows.median * highs.median), lows.low, highs.high, len(self.bounds))
 
     @property
-    def goal(self) -> Goal:
-        """Return what the contenders aim at."""
-        return goal_of(self.all_runs[0])
-
-    @property
     def all_runs(self) -> list[Run]:
         """Return the runs of all values."""
         return [run for pairs in self.runs.values() for pair in pairs for run in pair]
@@ -263,9 +257,10 @@ def overtaking_sentence(overtaking: Overtaking) -> str:
     sure = f"; confidence {coverage(seeds, left_out(seeds)):.0%} from {seeds} seeds" if seeds > 1 else "; one seed"
     outside = sum(low == 0 or math.isinf(high) for low, high in overtaking.bounds)
     unbounded = f"; {outside} of them without a crossing in the bracket" if outside else ""
+    goal = aim_text(aim_of(overtaking.all_runs[0]))
     name, below, above = quantity(overtaking.key, []).name, in_sentence(overtaking.below), in_sentence(overtaking.above)
     return (
-        f"{name}: {below} reaches {overtaking.goal.text} first below {written(overtaking.key, value.median)} "
+        f"{name}: {below} reaches {goal} first below {written(overtaking.key, value.median)} "
         f"[{low}, {high}], {above} above it{sure}{unbounded}."
     )
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.crossing import RULES
+from dsgd.crossing import Aim
 from dsgd.record.reader import Run, number
 from dsgd.record.safe_text import counted, for_terminal
-from dsgd.report.fields import end_s, rule_of, time_to_target_s
+from dsgd.report.fields import aim_of, end_s, rule_of, time_to_target_s
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out
 from dsgd.report.labels import Series
 from dsgd.report.ratio import paired_ratio
@@ -83,23 +83,6 @@ def bytes_sent_by(run: Run, seconds: float) -> float:
 
 
 @dataclass(frozen=True)
-class Goal:
-    """Say what is compared. metric: `accuracy` or `loss`, whose level is the target; level: None without a target.
-
-    crossing: the rule by which it is reached, of `dsgd.crossing.RULES`."""
-
-    metric: str
-    level: float | None
-    crossing: str = RULES[0]
-
-    @property
-    def text(self) -> str:
-        """Return `a test accuracy of 0.9`, `a test loss of 0.3`; without a target `the loss at the end`."""
-        name = f"a test {self.metric}"
-        return f"{name} of {self.level:g}" if self.level is not None else "the loss at the end"
-
-
-@dataclass(frozen=True)
 class Standing:
     """Hold what the seeds say of a contender. scores: of each seed, infinite where it did not get there.
 
@@ -134,22 +117,23 @@ class Standing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison. standings: sorted by the median score; the first is what the others are compared to.
+    """A comparison. aim: the target of all runs; None: their losses at the end are compared. standings: sorted by the
+    median score; the first is what the others are compared to.
 
     prices: by which costs to the target are compared; None: times, or without a target losses."""
 
-    goal: Goal
+    aim: Aim | None
     standings: list[Standing]
     prices: Prices | None = None
 
     @property
     def unit(self) -> str:
         """Return what follows a score: ` s`, or nothing behind a cost or a loss."""
-        return " s" if self.goal.level is not None and self.prices is None else ""
+        return " s" if self.aim is not None and self.prices is None else ""
 
     def score(self, run: Run) -> float:
         """Return the score of a run; infinite where it did not get there."""
-        seconds = score(run, self.goal)
+        seconds = score(run)
         return seconds if self.prices is None else self.prices.cost(run, seconds)
 
     def end(self, run: Run) -> float:
@@ -189,8 +173,8 @@ def compared(contenders: Sequence[Contender], prices: Prices | None = None) -> C
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
-    goal = goal_of(contenders[0].runs[0])
-    scored = Comparison(goal, [], prices if goal.level is not None else None)
+    aim = aim_of(contenders[0].runs[0])
+    scored = Comparison(aim, [], None if aim is None else prices)
     scores = {contender.name: [scored.score(run) for run in contender.runs] for contender in contenders}
     ends = {contender.name: [scored.end(run) for run in contender.runs] for contender in contenders}
 
@@ -234,16 +218,16 @@ def confidence_of(seeds: int, contenders: int) -> float:
     return 1 - pairs_of(contenders) * (1 - each)
 
 
-def goal_of(run: Run) -> Goal:
-    """Return what a run aims at."""
-    return Goal("loss" if run.target_field == "test_loss" else "accuracy", run.target, rule_of(run))
+def aim_text(aim: Aim | None) -> str:
+    """Return `a test accuracy of 0.9`, `a test loss of 0.3`; without a target `the loss at the end`."""
+    return "the loss at the end" if aim is None else f"a {aim.field.replace('_', ' ')} of {aim.level:g}"
 
 
-def score(run: Run, goal: Goal, rule: str | None = None) -> float:
-    """Return the seconds to the target, or without a target the loss of a run that completed; else infinity.
+def score(run: Run, rule: str | None = None) -> float:
+    """Return the seconds to the target of a run, or without a target its loss if it completed; else infinity.
 
     rule: by which a crossing counts; None: the run's own."""
-    if goal.level is not None:
+    if run.target is not None:
         seconds = time_to_target_s(run, rule)
         return math.inf if seconds is None else seconds
     loss = final_loss(run)
@@ -283,15 +267,15 @@ def _check(contenders: Sequence[Contender]) -> None:
     }:
         raise ValueError(f"contenders must have names that differ, got several times: {'; '.join(sorted(repeated))}")
     seeds = [run.setting("seed") for run in first.runs]
-    goal = goal_of(first.runs[0]) if first.runs else None
+    aim = aim_of(first.runs[0]) if first.runs else None
     for contender in contenders:
         if not contender.runs:
             raise ValueError(f"contender {contender.name} must have a run for each seed, got none")
         if (got_seeds := [run.setting("seed") for run in contender.runs]) != seeds:
             raise ValueError(f"contender {contender.name} must have the seeds {seeds} of {first.name}, got {got_seeds}")
         for run in contender.runs:
-            if goal_of(run) != goal:
-                got = f"{goal_of(run).text}, crossing={goal_of(run).crossing}"
+            if (other := aim_of(run)) != aim:
+                got = f"{aim_text(other)}, crossing={rule_of(run)}"
                 raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
     if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")

@@ -1,24 +1,59 @@
-"""Find where one of two contenders overtakes the other, by rounds of runs for all seeds together."""
+"""Find where one of two contenders overtakes the other: a key's value is bisected on a logarithmic scale, seed by seed,
+by rounds of runs for all seeds together.
+
+What to try next is a function of the scores so far, so that a comparison that was killed goes on as if it had not been.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dsgd.cli.compose import Job
-from dsgd.comparison.bisection import Bracket, enclose
 from dsgd.comparison.comparison_verdict import Overtaking, written
-from dsgd.comparison.contenders import goal_of, score
-from dsgd.comparison.derived import derived
+from dsgd.comparison.contenders import score
 from dsgd.comparison.entries import Composer, Entry
+from dsgd.comparison.options import Bracket
 from dsgd.comparison.rounds import Runner
-from dsgd.comparison.stages import Search, derives
+from dsgd.comparison.stages import Search, derived, derives
 from dsgd.record.reader import Run
 from dsgd.runner.values import ConfigError
 
 # by the value of the key, then by the place of the seed: the runs of both contenders
 TriedPairs = dict[float, dict[int, tuple[Run, Run]]]
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """The two values between which the crossing of a seed lies. low: 0, high: infinite where no value bounds it. next:
+    the value to try; None when the search is over."""
+
+    low: float
+    high: float
+    next: float | None = None
+
+
+def enclose(bracket: Bracket, ahead: Mapping[float, bool | None]) -> Enclosure:
+    """Return what a seed says of the crossing. ahead: by the value of the key, whether the contender that leads at low
+    values is ahead; None where neither is."""
+    if missing := [value for value in (bracket.low, bracket.high) if value not in ahead]:
+        return Enclosure(0.0, math.inf, missing[0])
+    starts, goes_on = ahead[bracket.low], ahead[bracket.high]
+    if starts is not True or goes_on is not False:
+        # a seed that the bracket does not hold: its crossing lies outside, on the side that the ends tell, if they do
+        above = bracket.high if starts and goes_on else bracket.low if starts else 0.0
+        below = bracket.low if starts is False and goes_on is False else bracket.high if goes_on is False else math.inf
+        return Enclosure(above, below)
+    low, high = bracket.low, bracket.high
+    while (value := bracket.middle(low, high)) is not None:
+        if value not in ahead:
+            return Enclosure(low, high, value)
+        leads = ahead[value]
+        if leads is None:
+            break
+        low, high = (value, high) if leads else (low, value)
+    return Enclosure(low, high)
 
 
 def check_crossing(entries: Sequence[Entry]) -> None:
@@ -122,7 +157,7 @@ def _measure(
 
 def _leads(pair: tuple[Run, Run], first: bool = True) -> bool | None:
     """Return whether the first contender is ahead, or the second one; None where neither is."""
-    ours, theirs = (score(run, goal_of(run)) for run in pair)
+    ours, theirs = (score(run) for run in pair)
     return None if ours == theirs or math.isnan(ours + theirs) else (ours < theirs) == first
 
 

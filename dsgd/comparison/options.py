@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dsgd.checks import check_options
-from dsgd.comparison.bisection import Bracket
 from dsgd.comparison.contenders import Prices
 from dsgd.comparison.tuning import Axis
 
@@ -15,6 +15,38 @@ ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")
 MOST_VARIED = 2  # keys of a map
 RATES: Mapping[str, Any] = {"optimizer.lr": [0.05, 0.8]}  # what is tuned unless told otherwise
+CLOSE = 1.05  # a bisection ends between two values that differ by no more than this factor
+DIGITS = 4  # of the values that it tries, so that they can be typed
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """A key and the range of its values in which to search. Two integers: only integers are tried."""
+
+    key: str
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise ValueError(
+                f"bracket must be [lowest, highest] of {self.key}, finite, > 0 and ascending, got "
+                f"[{self.low:g}, {self.high:g}]"
+            )
+
+    def middle(self, low: float, high: float) -> float | None:
+        """Return the value between two others to try next, their geometric mean; None where they are close enough."""
+        if high <= low * CLOSE:
+            return None
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            value = round(math.sqrt(low * high))
+            return min(max(value, int(low) + 1), int(high) - 1) if high - low > 1 else None
+        return float(f"{math.sqrt(low * high):.{DIGITS}g}")
+
+    @property
+    def halvings(self) -> int:
+        """Return about how many values a seed needs between the two ends."""
+        return max(0, math.ceil(math.log2(math.log(self.high / self.low) / math.log(CLOSE))))
 
 
 @dataclass(frozen=True)

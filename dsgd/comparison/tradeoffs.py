@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from dsgd.comparison.comparison_figure import contender_series
 from dsgd.comparison.comparison_table import ratio_cell
 from dsgd.comparison.comparison_verdict import Overtaking, in_sentence, overtaking_sentence, three_digits
-from dsgd.comparison.contenders import Contender, Prices, compared, score
+from dsgd.comparison.contenders import Contender, Prices, aim_text, compared, score
 from dsgd.record.safe_text import for_terminal, lines_for_terminal
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
@@ -96,7 +96,7 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
         axes.plot([x.median] * 2, [y.low, _end(y)], color=style["color"], linewidth=1.0)
     scale_log(axes, "x", [point.time_s.median for point in points])
     scale_log(axes, "y", [point.cost.median for point in points])
-    axes.set_xlabel(f"{time_label(result.runs)}\nto {result.goal.text}")
+    axes.set_xlabel(f"{time_label(result.runs)}\nto {aim_text(result.aim)}")
     axes.set_ylabel(f"cost\n{prices.text}")
     note = interval_note([result.seeds])
     return finish(figure, result.runs, handles, [*[note] * bool(note), "grey line: the front, medians"])
@@ -123,7 +123,7 @@ def overtaking_figure(overtaking: Overtaking) -> Figure:
         (value / axis.size, above / other)
         for value, pairs in overtaking.runs.items()
         for pair in pairs
-        for other, above in [[score(run, overtaking.goal) for run in pair]]
+        for other, above in [[score(run) for run in pair]]
         if math.isfinite(above) and math.isfinite(other) and min(above, other) > 0
     ]
     if dots:
@@ -170,7 +170,7 @@ def overtaking_table(overtaking: Overtaking, caption: str = "") -> ReportTable:
         text = f"{value:.{EXACT_DIGITS}g}"
         rows.append([axis.text(text), len(pairs), *times, ratio_cell(overtaking.ratio(value))])
         for pair in pairs:
-            csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run, overtaking.goal)) for run in pair)])
+            csv_rows.append([text, pair[0].setting("seed"), *(exact(score(run)) for run in pair)])
     return ReportTable(headings, frozenset({axis.label}), rows, csv_rows, caption, whole=_whole(overtaking))
 
 

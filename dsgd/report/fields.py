@@ -114,7 +114,7 @@ def crossings(run: Run, level: float | None = None) -> Crossings:
     """Return the crossings of the run's target; marks without a number are left out. level: instead of the target's.
 
     `first` is what the curve shows. A run that diverged or collapsed has no other: it has reached nothing."""
-    aim = _aim(run)
+    aim = aim_of(run)
     if aim is None:
         return Crossings(None, None, None)
     if level is not None:
@@ -172,7 +172,7 @@ def rule_text(runs: Sequence[Run]) -> str:
     """Say by which rule the runs reached their targets: `by the median of 3 marks in a row`."""
     texts = []
     for run in runs:
-        if (aim := _aim(run)) is not None:
+        if (aim := aim_of(run)) is not None:
             smoothed = f"by the median of {aim.window} marks in a row" if aim.window > 1 else "for the first time"
             texts.append({"smoothed": smoothed, "first": "for the first time", "stable": "for good"}[aim.rule])
     return " or ".join(dict.fromkeys(texts))
@@ -180,7 +180,7 @@ def rule_text(runs: Sequence[Run]) -> str:
 
 def ends_unsmoothed(run: Run) -> bool:
     """Check that a run has missed its target although its last mark is at it: too few marks for the smoothed curve."""
-    aim = _aim(run)
+    aim = aim_of(run)
     if aim is None or not run.metrics or censored_at_s(run) is None:
         return False
     return aim.is_reached(number(run.metrics[-1].get(aim.field)))
@@ -203,7 +203,7 @@ def _counts(run: Run) -> bool:
     return run.outcome not in ("diverged", "collapsed")
 
 
-def _aim(run: Run) -> Aim | None:
+def aim_of(run: Run) -> Aim | None:
     """Return what the run aims at, None without a target. Raises ValueError for a rule that there is not."""
     if run.target is None or run.target_field is None:
         return None

@@ -14,7 +14,7 @@ import pytest
 
 import dsgd
 import dsgd.python
-from dsgd.comparison.contenders import goal_of, score
+from dsgd.comparison.contenders import score
 from dsgd.crossing import RULES
 from dsgd.record.reader import find_runs
 from dsgd.report.table import run_rows, summary_table
@@ -124,7 +124,7 @@ def test_time_to_target_is_one_number_in_summary_frame_table_and_comparison(tmp_
         assert row[name] == found[name]
     head, line = summary_table([run]).csv_rows
     assert float(dict(zip(head, line, strict=True))["time_to_target_s"]) == found["time_to_target_s"]
-    assert score(run, goal_of(run)) == found["time_to_target_s"]
+    assert score(run) == found["time_to_target_s"]
 
 
 def test_frames_hold_the_rows(tmp_path: Path) -> None:

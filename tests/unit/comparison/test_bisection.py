@@ -7,7 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.comparison.bisection import CLOSE, Bracket, Enclosure, enclose
+from dsgd.comparison.crossing_runs import Enclosure, enclose
+from dsgd.comparison.options import CLOSE, Bracket
 from tests.support.each_row import each_row
 
 

@@ -134,7 +134,7 @@ def test_who_is_sooner_on_most_seeds_is_the_first_although_its_median_is_later()
 
 def test_without_a_target_the_final_loss_counts_and_who_diverged_loses():
     found = compared([contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)])
-    assert found.goal.level is None
+    assert found.aim is None
     assert sorted(one.scores for one in found.standings) == [[0.3, 0.2], [INF, 0.1]]
     collapsed = contender("easgd", [0.1, 0.1], target=None, collapsed=True)
     assert compared([collapsed]).standings[0].missed == 2

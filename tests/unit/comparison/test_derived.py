@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.run import main
-from dsgd.comparison.derived import WAITS, can_derive, derived
+from dsgd.comparison.stages import WAITS, can_derive, derived
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import time_to_target_s
 
