@@ -25,7 +25,7 @@ from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
 from dsgd.report.curves import MANY, draw_field, draw_median_curves, has_data, median_curves, time_label, x_axis
 from dsgd.report.fields import unsmoothed_note
 from dsgd.report.interval import interval_note
-from dsgd.report.labels import Series, status_note
+from dsgd.report.labels import status_note
 from dsgd.report.look import WIDE, Look
 from dsgd.report.setting import setting_text
 from dsgd.report.sheet import (
@@ -168,17 +168,17 @@ def _notes(comparison: Comparison) -> list[str]:
     return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(comparison)]
 
 
-def contender_series(comparison: Comparison) -> list[Series]:
+def contender_series(comparison: Comparison) -> list[Contender]:
     """Return the runs of each contender as the curves show them, in the order of the standings."""
     styled_standings = zip(comparison.standings, contender_styles(comparison), strict=True)
-    return [Series(standing.name, list(standing.runs), style) for standing, style in styled_standings]
+    return [replace(standing.contender, style=style) for standing, style in styled_standings]
 
 
 def contender_styles(comparison: Comparison) -> list[dict[str, Any]]:
     """Return a style for each contender, in their order: the colour is its algorithm's, the line style belongs to its
     number of nodes, and where all have the same to its options."""
     contenders = [standing.contender for standing in comparison.standings]
-    algorithms, options = [contender.algo for contender in contenders], list(map(_options, contenders))
+    algorithms, options = [contender.algorithm for contender in contenders], list(map(_options, contenders))
     lines = [contender.nodes for contender in contenders]
     if len({*lines}) == 1:
         pairs = sorted({*zip(algorithms, options, strict=True)})
@@ -189,7 +189,7 @@ def contender_styles(comparison: Comparison) -> list[dict[str, Any]]:
 
 def _options(contender: Contender) -> str:
     """Return the name without the number of nodes."""
-    return contender.name.removesuffix(_nodes(contender.nodes)) or contender.name
+    return contender.label.removesuffix(_nodes(contender.nodes)) or contender.label
 
 
 def _nodes(count: int) -> str:
@@ -200,7 +200,7 @@ def _legend(comparison: Comparison, handles: dict[str, Artist]) -> dict[str, Art
     """Return the entries of the legend: of contenders that are so many options on so many nodes, one for each of either
     instead of one for each contender."""
     contenders, styles = [standing.contender for standing in comparison.standings], contender_styles(comparison)
-    if not all(contender.name.endswith(_nodes(contender.nodes)) for contender in contenders):
+    if not all(contender.label.endswith(_nodes(contender.nodes)) for contender in contenders):
         return handles
     entries: dict[str, Artist] = {
         _options(contender): Line2D([], [], color=style["color"], marker=style["marker"], markerfacecolor="white")
@@ -320,7 +320,4 @@ def page_figures(
 
 
 def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:
-    return [
-        replace(contender, name=for_terminal(contender.name), algo=for_terminal(contender.algo))
-        for contender in contenders
-    ]
+    return [replace(contender, label=for_terminal(contender.label)) for contender in contenders]

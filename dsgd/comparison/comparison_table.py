@@ -169,7 +169,7 @@ def _csv_rows(comparison: Comparison, prices: Prices | None) -> list[list[Any]]:
     level = exact(math.nan if comparison.aim is None else comparison.aim.level)
     for i, (contender, run) in enumerate(entered):
         value = score(run)
-        described = [contender.name, str(run.folder), run.outcome, run.clock or "", level]
+        described = [contender.label, str(run.folder), run.outcome, run.clock or "", level]
         cost = [exact(prices.cost(run, value))] if timed and prices is not None else []
         values = [*(texts[i] for texts in settings.values()), *(str(contender.chosen.get(key, "")) for key in keys)]
         works = [exact(end) for end in contender.works or (math.nan, math.nan)]

@@ -32,21 +32,22 @@ GB = 1e9
 LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little
 
 
-@dataclass(frozen=True)
-class Contender:
+@dataclass(frozen=True, kw_only=True)
+class Contender(Series):
     """An algorithm with its options on a number of nodes, tuned, and measured on several seeds.
 
-    name: as tables and figures call it, `gossip, 16 nodes`. algo: decides the colour. runs: one for each seed, in the
-    order of the seeds, which are the same for all contenders. chosen: tuned key, its value. works: lowest and highest
-    value of the first tuned key with which it works. spent: runs of tuning."""
+    label: as tables and figures call it, `gossip, 16 nodes`. runs: one for each seed, in the order of the seeds, which
+    are the same for all contenders. chosen: tuned key, its value. works: lowest and highest value of the first tuned
+    key with which it works. spent: runs of tuning."""
 
-    name: str
-    algo: str
-    nodes: int
-    runs: Sequence[Run]
     chosen: Mapping[str, Any]
     works: tuple[float, float] | None
     spent: int
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes, which all runs have in common."""
+        return self.runs[0].nodes or 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Standing:
     @property
     def name(self) -> str:
         """Return the contender's name."""
-        return self.contender.name
+        return self.contender.label
 
     @property
     def runs(self) -> Sequence[Run]:
@@ -175,24 +176,24 @@ def compared(contenders: Sequence[Contender], prices: Prices | None = None) -> C
     _check(contenders)
     aim = aim_of(contenders[0].runs[0])
     scored = Comparison(aim, [], None if aim is None else prices)
-    scores = {contender.name: [scored.score(run) for run in contender.runs] for contender in contenders}
-    ends = {contender.name: [scored.end(run) for run in contender.runs] for contender in contenders}
+    scores = {contender.label: [scored.score(run) for run in contender.runs] for contender in contenders}
+    ends = {contender.label: [scored.end(run) for run in contender.runs] for contender in contenders}
 
     def ratio(contender: Contender, other: Contender) -> Estimate:
-        both = scores[contender.name], scores[other.name]
-        return paired_ratio(*both, corrected(len(contenders)), ends[contender.name], ends[other.name])
+        both = scores[contender.label], scores[other.label]
+        return paired_ratio(*both, corrected(len(contenders)), ends[contender.label], ends[other.label])
 
     def sooner(contender: Contender) -> int:
         """Return how many others are sooner than this one on most seeds."""
         return sum(ratio(other, contender).median < 1 for other in contenders)
 
-    first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.name])))
-    reached = math.isfinite(min(scores[first.name]))
+    first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.label])))
+    reached = math.isfinite(min(scores[first.label]))
     itself = Estimate(1.0, 1.0, 1.0, len(first.runs), ratios=(1.0,) * len(first.runs)) if reached else NOTHING
     standings = [
         Standing(
             contender,
-            scores[contender.name],
+            scores[contender.label],
             scored.estimate(contender.runs),
             itself if contender is first else ratio(contender, first),
         )
@@ -263,20 +264,22 @@ def _check(contenders: Sequence[Contender]) -> None:
         raise ValueError("contenders must be at least one, got none")
     first = contenders[0]
     if repeated := {
-        contender.name for contender in contenders if [two.name for two in contenders].count(contender.name) > 1
+        contender.label for contender in contenders if [two.label for two in contenders].count(contender.label) > 1
     }:
         raise ValueError(f"contenders must have names that differ, got several times: {'; '.join(sorted(repeated))}")
     seeds = [run.setting("seed") for run in first.runs]
     aim = aim_of(first.runs[0]) if first.runs else None
     for contender in contenders:
         if not contender.runs:
-            raise ValueError(f"contender {contender.name} must have a run for each seed, got none")
+            raise ValueError(f"contender {contender.label} must have a run for each seed, got none")
         if (got_seeds := [run.setting("seed") for run in contender.runs]) != seeds:
-            raise ValueError(f"contender {contender.name} must have the seeds {seeds} of {first.name}, got {got_seeds}")
+            raise ValueError(
+                f"contender {contender.label} must have the seeds {seeds} of {first.label}, got {got_seeds}"
+            )
         for run in contender.runs:
             if (other := aim_of(run)) != aim:
                 got = f"{aim_text(other)}, crossing={rule_of(run)}"
-                raise ValueError(f"contender {contender.name} must have the target of {first.name}, got {got}")
+                raise ValueError(f"contender {contender.label} must have the target of {first.label}, got {got}")
     if len(clocks := {run.clock for contender in contenders for run in contender.runs} - {None}) > 1:
         raise ValueError(f"contenders must have times of one clock, got {' and '.join(sorted(map(str, clocks)))}")
 
@@ -285,7 +288,7 @@ def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
     """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
     gathered: dict[str, dict[int, Contender]] = {}
     for contender in sorted(contenders, key=lambda contender: contender.nodes):
-        name = for_terminal(contender.name.removesuffix(f", {counted(contender.nodes, 'node')}"))
+        name = for_terminal(contender.label.removesuffix(f", {counted(contender.nodes, 'node')}"))
         gathered.setdefault(name, {})[contender.nodes] = contender
     return [
         Series(name, [run for contender in by_nodes.values() for run in contender.runs])

@@ -38,11 +38,6 @@ class Entry:
     barrier: bool
 
     @property
-    def nodes(self) -> int:
-        """Return the number of workers."""
-        return int(self.values["nodes"])
-
-    @property
     def algo(self) -> str:
         """Return the name of the algorithm."""
         return str(self.values["algo"]["name"])

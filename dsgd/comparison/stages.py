@@ -202,6 +202,6 @@ def contenders_of(searches: Sequence[Search], runs: Mapping[str, Sequence[Run]])
         entry, measured = search.entry, runs[search.entry.name]
         values = {axis.key: value for axis, value in zip(entry.axes, search.chosen, strict=True)}
         works = working_range(search.outcomes) if search.outcomes else None
-        nodes = measured[0].nodes or entry.nodes
-        contenders.append(Contender(entry.name, entry.algo, nodes, measured, values, works, len(search.runs)))
+        spent = len(search.runs)
+        contenders.append(Contender(entry.name, list(measured), chosen=values, works=works, spent=spent))
     return contenders

@@ -57,9 +57,9 @@ def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontP
         return any(there != here and there[0] <= here[0] and there[1] <= here[1] for there in reached.values())
 
     points = [
-        FrontPoint(contender, times[contender.name], costs[contender.name], beaten(reached[contender.name]))
+        FrontPoint(contender, times[contender.label], costs[contender.label], beaten(reached[contender.label]))
         for contender in contenders
-        if contender.name in reached
+        if contender.label in reached
     ]
     return sorted(points, key=lambda point: (point.time_s.median, point.cost.median))
 
@@ -67,7 +67,7 @@ def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontP
 def front_sentence(points: Sequence[FrontPoint]) -> str:
     """Return `Time and cost: sync (11 s, 0.31) and gossip (14 s, 0.22) are beaten by no other in both.`"""
     names = [
-        f"{in_sentence(point.contender.name)} ({three_digits(point.time_s.median)} s, "
+        f"{in_sentence(point.contender.label)} ({three_digits(point.time_s.median)} s, "
         f"{three_digits(point.cost.median)})"
         for point in points
         if not point.beaten
@@ -87,9 +87,9 @@ def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     front_s, front_costs = [point.time_s.median for point in front], [point.cost.median for point in front]
     axes.step(front_s, front_costs, where="post", color="#777777", linewidth=1.0, zorder=1.5)
     for point in points:
-        style = styles[point.contender.name]
+        style = styles[point.contender.label]
         x, y = point.time_s, point.cost
-        (handles[point.contender.name],) = axes.plot(
+        (handles[point.contender.label],) = axes.plot(
             [x.median], [y.median], color=style["color"], marker=style["marker"], markerfacecolor="white", linestyle=""
         )
         axes.plot([x.low, _end(x)], [y.median] * 2, color=style["color"], linewidth=1.0)

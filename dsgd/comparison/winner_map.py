@@ -82,7 +82,7 @@ def map_cell(values: Mapping[str, Any], comparison: Comparison, derived: Collect
     rivals = ([standing for standing in others if not standing.behind] or others)[:1]
     ratio = rivals[0].ratio if rivals else Estimate(math.inf, math.inf, math.inf, comparison.seeds)
     measured = not any(standing.name in derived for standing in [first, *rivals])
-    return MapCell(values, first.name, first.contender.algo, ratio, measured, by_cost=by_cost)
+    return MapCell(values, first.name, first.contender.algorithm, ratio, measured, by_cost=by_cost)
 
 
 def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:

@@ -68,4 +68,4 @@ def contender(
         run_reaching(algo, one, seed=seed, nodes=nodes, lr=lr, target=target, **summary)
         for seed, one in enumerate(seconds)
     ]
-    return Contender(name, algo, nodes, runs, {"optimizer.lr": lr}, (lr / 2, lr * 2), 15)
+    return Contender(name, runs, chosen={"optimizer.lr": lr}, works=(lr / 2, lr * 2), spent=15)

@@ -77,7 +77,7 @@ def test_a_comparison_of_a_stranger(name: str, tmp_path: Path, capfd: pytest.Cap
     contenders = []
     for number, folder in enumerate(hostile_runs(tmp_path / "runs", name)):
         reach(folder, 1.0 + number)
-        contenders.append(Contender(f"{name}{number}", name, 8, find_runs([folder]), {}, None, 0))
+        contenders.append(Contender(f"{name}{number}", find_runs([folder]), chosen={}, works=None, spent=0))
     verdict = write_comparison(contenders, tmp_path, look=Look(formats=["svg"]))
     said = capfd.readouterr()
     assert_calm(verdict, said.out, said.err, *written(tmp_path))

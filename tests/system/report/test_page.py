@@ -103,7 +103,7 @@ def page_of_many(folder: Path) -> Path:
     contenders = []
     for algo in ALGORITHMS:
         runs = find_runs([write_record(folder / f"{algo}{seed}", algo, seed=seed) for seed in range(3)])
-        contenders.append(Contender(algo, algo, 8, runs, {}, None, 0))
+        contenders.append(Contender(algo, runs, chosen={}, works=None, spent=0))
     found = compared(contenders)
     curves = contender_series(found)
     (folder / "page.html").write_text(page_text(found.runs, "A verdict.", page_figures(contenders), curves))

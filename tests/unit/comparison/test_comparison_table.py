@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
 
 def test_several_tuned_keys_are_named(found: Comparison):
     one = contender("easgd", [10.0])
-    two = type(one)("sync", "sync", 8, contender("sync", [20.0]).runs, {"optimizer.lr": 0.2, "algo.tau": 4}, None, 9)
+    two = replace(contender("sync", [20.0]), chosen={"optimizer.lr": 0.2, "algo.tau": 4}, works=None, spent=9)
     table = comparison_table(compared([one, two]))
     column = table.headings.index("chosen (works)")
     assert [row[column] for row in table.cells] == ["lr=0.1 (0.05–0.2)", "lr=0.2, tau=4"]

@@ -166,7 +166,7 @@ def test_every_verdict_is_short_grammatical_and_has_no_number_that_is_none(
     assert not re.search(r"[.;,]{2}|\(\)| [,;.)]", text)
     assert len(re.findall(r"\. (?=[a-zN])", text)) <= 1
     for one in contenders:
-        assert 1 <= len(re.findall(rf"\b{re.escape(in_sentence(one.name))}", text)) <= 2
+        assert 1 <= len(re.findall(rf"\b{re.escape(in_sentence(one.label))}", text)) <= 2
     for low in re.findall(r"([\d.e+]+) times|\(([\d.e+]+)–|\(([\d.e+]+) or more", text):
         assert float("".join(low)) >= 1
     if found.seeds == 1 and len(contenders) > 1:

@@ -26,7 +26,7 @@ def test_the_front_holds_those_that_no_other_beats_in_both(tmp_path: Path) -> No
         contender("downpour, 8 nodes", [math.inf] * 3),
     ]
     points = front_points(contenders, PRICES)
-    assert [(point.contender.name, point.beaten) for point in points] == [
+    assert [(point.contender.label, point.beaten) for point in points] == [
         ("gossip, 24 nodes", False),
         ("sync, 8 nodes", False),
         ("dpsgd, 16 nodes", True),
