@@ -13,28 +13,118 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
+from argparse import Namespace
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from dsgd.cli.arguments import one_line
-from dsgd.cli.compose import Job
+from dsgd.cli.arguments import SWEEP_FOLDER, one_line
+from dsgd.cli.compose import ConfigTree, Job
+from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, owned, refuse_links, remove_empty
+from dsgd.cli.jobs import exit_status, plan_job, set_command, show, used
 from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
 from dsgd.host.fork import Children, Told
+from dsgd.host.launcher import launch
 from dsgd.host.resources import cores, omp_threads, visible_gpus
 from dsgd.host.signals import Interrupted, Interruption
-from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
+from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark, read_status
+from dsgd.record.writer import METRICS
 from dsgd.runner.configuration import RunConfig
-from dsgd.runner.gradient_time import kind_of
-from dsgd.runner.plan import Plan, may_be_on_gpu
-from dsgd.runner.resume import ENDED
-from dsgd.runner.values import ConfigError
+from dsgd.runner.gradient_time import kind_of, with_shared_times
+from dsgd.runner.plan import KnownModels, Plan, check_with_torch, may_be_on_gpu, with_wandb_group
+from dsgd.runner.resume import (
+    ENDED,
+    NothingToDo,
+    contents,
+    has_configuration,
+    is_automatic,
+    sweep_command,
+    typed,
+)
+from dsgd.runner.values import ConfigError, ends_are_errors
+
+
+def run_sweep(tree: ConfigTree, options: Namespace, arguments: Sequence[str], interruption: Interruption) -> int:
+    """Check every job of a sweep, then make those whose runs have not ended. Returns the exit status. Raises
+    ConfigError before the first one starts and, after a signal, KeyboardInterrupt."""
+    jobs = tree.jobs(options.overrides, True, interruption.check)
+    given = any(text.startswith(f"{SWEEP_FOLDER}=") for text in options.overrides)
+    with interruption.armed(), ends_are_errors():
+        # a folder with the time in its name may be of another command that begins at the same time
+        _check_jobs(jobs, timed=jobs[0].timed and not given)
+    line = set_command(arguments, SWEEP_FOLDER, typed(jobs[0].top))
+    outcome: dict[Path, str] = {}  # the status of each run by its folder
+    sweep: LocalSweep | None = None
+    try:
+        with ExitStack() as stack:
+            for folder, standing in {job.top: job.standing for job in reversed(jobs)}.items():
+                stack.callback(remove_empty, folder, standing or folder)
+                stack.enter_context(owned(folder, SWEEP_FOLDER))
+            sweep = LocalSweep(jobs, jobs[0].at_once, outcome, interruption)
+            sweep.run(interruption.end)
+    except ConfigError as error:  # of a folder in use
+        print(one_line(error), file=sys.stderr)
+        return EXIT_CONFIG
+    except Exception:  # of a user's code
+        traceback.print_exc()
+        return EXIT_FAILED
+    finally:
+        interruption.end()
+        if outcome and sweep is not None:
+            show({job.folder: outcome[job.folder] for job in jobs if job.folder in outcome})
+            sweep.show_unfinished(sweep_command(line))
+    return exit_status(outcome.values())
+
+
+def _check_jobs(jobs: Sequence[Job], timed: bool) -> None:
+    """Check every job of a sweep before the first one starts, and set its plan and folder. Raises ConfigError.
+
+    timed: the folder of the sweep has the time in its name."""
+    models: KnownModels = []
+    folders = set[Path]()
+    for job in jobs:
+        folder, resume = job.folder.absolute(), job.values.get("resume")
+        automatic = is_automatic(resume) and not timed
+        if resume is not None and not is_automatic(resume):
+            raise ConfigError(f"resume must be auto in a sweep, got {resume}")
+        if is_automatic(resume) and timed:
+            job.values["resume"] = None  # there is nothing in a new folder
+        with suppress(NothingToDo):  # it has no plan then
+            job.plan = plan_job(job, folder, automatic)
+        if job.plan is not None:
+            check_with_torch(job.plan, True, models)
+            if job.plan.engine != "sim" and (where := launch(os.environ)).kind != "local":
+                started = f"got --multirun in {where.nodes} processes"
+                raise ConfigError(f"a sweep must be started outside of {where.kind}, {started}")
+            if not automatic and not timed and os.path.exists(folder / METRICS):
+                same = has_configuration(folder, job.values)
+                raise used(folder, SWEEP_FOLDER, job.folder, "; resume=auto makes the missing runs" if same else "")
+            job.plan = replace(job.plan, contents="nothing" if timed else contents(folder))
+        if folder in folders:
+            raise ConfigError(f"hydra.sweep.subdir must give every job a folder of its own, got {folder.name} twice")
+        folders.add(folder)
+        job.folder, job.top, job.standing = folder, job.top.absolute(), existing_ancestor(folder)
+    for job in jobs:
+        check_writable(job.folder, SWEEP_FOLDER)
+        refuse_links(job.top, job.folder.relative_to(job.top), SWEEP_FOLDER)
+    plans = with_shared_times([job.plan for job in jobs], [(job.values, job.folder) for job in jobs])
+    tops = {job.top: job.top for job in jobs}
+    if timed:
+        tops = {top: new_folder(top, SWEEP_FOLDER) for top in tops}
+    reasons = set[str]()  # for which an engine was chosen: the first job that has one says it
+    for job, plan in zip(jobs, plans, strict=True):
+        job.folder, job.top = tops[job.top] / job.folder.relative_to(job.top), tops[job.top]
+        if plan is not None:
+            job.plan = with_wandb_group(replace(plan, why="") if plan.why in reasons else plan, job.top.name)
+            reasons.add(plan.why)
+    label_jobs(jobs)
 
 
 @dataclass

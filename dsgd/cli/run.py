@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from dsgd.cli.arguments import one_line, parsed, version_line
@@ -36,12 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if options.help or options.cfg or options.shell_completion:
                 _show(tree, options)
                 return 0
-            from dsgd.cli.jobs import check, run_jobs
+            if not options.multirun:
+                from dsgd.cli.jobs import run_single
+
+                return run_single(tree, options, arguments, interruption)
+            from dsgd.cli.local_sweep import run_sweep
             from dsgd.data.own_sets import sharing
 
-            with sharing({}) if options.multirun else nullcontext():
-                checked = check(tree, options, interruption)
-                return 0 if checked is None else run_jobs(checked, arguments, options.multirun, interruption)
+            with sharing({}):
+                return run_sweep(tree, options, arguments, interruption)
     except ValueError as error:
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG

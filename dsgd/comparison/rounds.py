@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +26,7 @@ from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.safe_text import counted, for_terminal
 from dsgd.runner.gradient_time import is_open, with_time_of_kind
 from dsgd.runner.plan import Plan, with_wandb_group
-from dsgd.runner.resume import ENDED, contents
+from dsgd.runner.resume import ENDED, NothingToDo, contents
 from dsgd.runner.values import ConfigError
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import Point, engine_of, locked_sweep, point_of
@@ -72,7 +73,8 @@ class LocalRunner:
             refuse_links(self._folder, point.folder, "--folder")
             job.folder = (self._folder / point.folder).absolute()
             job.standing = self._folder.absolute()
-            job.plan = plan_job(job, job.folder, automatic=True)
+            with suppress(NothingToDo):  # it has no plan then
+                job.plan = plan_job(job, job.folder, in_place=True)
         different = list({job.folder: job for job in jobs}.values())
         self._tally.count_before(len(jobs) - len(different))
         for job in different:

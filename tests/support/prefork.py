@@ -218,7 +218,7 @@ def serve() -> None:
     import torch
 
     import dsgd.cli.commands
-    import dsgd.cli.jobs
+    import dsgd.cli.local_sweep
     import dsgd.engines.dist.distributed
     import dsgd.engines.sim.simulated  # noqa: F401
 

@@ -14,7 +14,7 @@ def test_configurations_are_composed_and_checked_without_torch() -> None:
     """Importing torch takes longer than a configuration error may."""
     in_python("""
 import sys
-import dsgd.data.imagenet, dsgd.runner.configuration, dsgd.cli.compose, dsgd.cli.jobs, dsgd.cli.jobs
+import dsgd.data.imagenet, dsgd.runner.configuration, dsgd.cli.compose, dsgd.cli.jobs, dsgd.cli.local_sweep
 from importlib.resources import files
 names = [path.name[:-5] for path in (files("dsgd.conf") / "algo").iterdir() if path.name.endswith(".yaml")]
 assert names
