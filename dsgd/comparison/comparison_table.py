@@ -10,9 +10,8 @@ from typing import Any
 from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, pairs_of, score
 from dsgd.record.safe_text import counted
 from dsgd.report.fields import estimate_of, field_value, rule_of
-from dsgd.report.interval import CONFIDENCE, Estimate
+from dsgd.report.interval import CONFIDENCE, PAIRED, Estimate
 from dsgd.report.labels import differing_settings, status_text
-from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note, plain

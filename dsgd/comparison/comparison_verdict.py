@@ -16,13 +16,10 @@ from dsgd.comparison.contenders import (
     distinguishable,
 )
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import aim_of, end_s
+from dsgd.report.fields import aim_of, end_s, time_ratio
 from dsgd.report.interval import CONFIDENCE, Estimate, coverage, estimate, left_out
 from dsgd.report.labels import status_note
-from dsgd.report.ratio import time_ratio
 from dsgd.report.units import in_units, quantity, unit_of
-
-_OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine it ran on"}
 
 
 def comparison_verdict(comparison: Comparison) -> str:

@@ -24,9 +24,8 @@ from dsgd.crossing import Aim
 from dsgd.record.reader import Run, number
 from dsgd.record.safe_text import counted, for_terminal
 from dsgd.report.fields import aim_of, end_s, rule_of, time_to_target_s
-from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, coverage, estimate, left_out, paired_ratio
 from dsgd.report.labels import Series
-from dsgd.report.ratio import paired_ratio
 
 GB = 1e9
 LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds decide little
@@ -43,11 +42,6 @@ class Contender(Series):
     chosen: Mapping[str, Any]
     works: tuple[float, float] | None
     spent: int
-
-    @property
-    def nodes(self) -> int:
-        """Return the number of nodes, which all runs have in common."""
-        return self.runs[0].nodes or 0
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from dsgd.comparison.contenders import Contender, Prices, aim_text, compared, sc
 from dsgd.record.safe_text import for_terminal, lines_for_terminal
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
-from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.interval import PAIRED, Estimate, interval_note
 from dsgd.report.look import WIDE, Look
-from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import label_decades, panels, scale_log, wrapped
 from dsgd.report.style import NoData, annotate, finish, named_styles, write_figure

@@ -19,10 +19,9 @@ from matplotlib.patches import Rectangle
 
 from dsgd.comparison.contenders import Comparison
 from dsgd.record.reader import Run
-from dsgd.report.interval import NOTHING, Estimate
+from dsgd.report.interval import NOTHING, PAIRED, Estimate
 from dsgd.report.labels import in_order
 from dsgd.report.look import WIDE, WIDTHS, Look
-from dsgd.report.ratio import PAIRED
 from dsgd.report.setting import setting_text, value_text, whole_setting
 from dsgd.report.sheet import Bound, bound_of, panels, wrapped
 from dsgd.report.style import add_legend, annotate, named_styles, write_figure

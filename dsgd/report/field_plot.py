@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
 from dsgd.record.reader import Run
-from dsgd.report.curves import draw_estimates, draw_field, has_data, x_axis
+from dsgd.report.curves import X_FIELDS, draw_estimates, draw_field, has_data, x_axis
 from dsgd.report.fields import DERIVED, LABELS, estimate_of, field_names, field_value, is_rate, is_time
-from dsgd.report.interval import Estimate, estimate, interval_note
+from dsgd.report.interval import PAIRED, Estimate, estimate, interval_note
 from dsgd.report.labels import (
     Flat,
     Series,
@@ -34,7 +34,6 @@ from dsgd.report.labels import (
     series,
     time_notes,
 )
-from dsgd.report.ratio import PAIRED
 from dsgd.report.scaling import named_base, speed_up
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, is_log, is_missed, panels, scale_log, wants_log, wrapped
@@ -43,12 +42,11 @@ from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import assigned, quantity
 
 _BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
-OF_MARKS = ("time", "epochs", "bytes", "samples")  # what --x may be besides a key
 
 
 @dataclass(frozen=True)
 class FieldPlot:
-    """Say what one figure shows. y: its field. x: a key, or one of OF_MARKS. label: of the vertical axis.
+    """Say what one figure shows. y: its field. x: a key, or one of X_FIELDS. label: of the vertical axis.
 
     series: the lines of all panels. panels: by the value of their key, which is empty for a single one: the lines, with
     their runs there and estimates by the value of x. notes: how runs were chosen, what intervals are, which runs have
@@ -77,14 +75,14 @@ class FieldPlot:
 def field_plot(
     runs: Sequence[Run], y: str, x: str, lines: Sequence[str] = (), panels: str = "", best: str = "", base: str = ""
 ) -> FieldPlot:
-    """Gather a field of runs by keys. x: a key or one of OF_MARKS. lines: keys; none: whatever else differs.
+    """Gather a field of runs by keys. x: a key or one of X_FIELDS. lines: keys; none: whatever else differs.
 
     best: a key of which each configuration keeps its best value. base: what values are divided by, `algo=sync,nodes=1`.
     Raises ValueError for a field and keys that the runs do not have, and where runs that are no seeds of each other
     would be one point."""
     _check_field(runs, y)
     runs, notes, label_text = list(runs), list[str](), LABELS.get(y, y)
-    x_key = "" if x in OF_MARKS else find_key(runs, x, "--x")
+    x_key = "" if x in X_FIELDS else find_key(runs, x, "--x")
     line_keys = [find_key(runs, key, "--lines") for key in lines]
     panel_key = find_key(runs, panels, "--panels") if panels else ""
     if best:
@@ -209,7 +207,7 @@ LOG_FROM = 8.0  # ratio of the largest to the smallest value of a key from which
 
 def field_figure(plot: FieldPlot) -> Figure:
     """Draw a plot, a panel for each value of its panel key. Raises NoData if there is nothing to draw."""
-    if plot.x in OF_MARKS:
+    if plot.x in X_FIELDS:
         return _curves(plot)
     medians = [value.median for _, value in plot.points if not is_missed(value)]
     if not np.isfinite(medians).any():

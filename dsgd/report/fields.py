@@ -12,26 +12,16 @@ from typing import Any
 
 from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, CurvePoint
 from dsgd.record.reader import Run, number
-from dsgd.report.interval import Estimate, estimate
+from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, estimate, paired_ratio
 from dsgd.report.units import wording
 
 EARLIER_RULE = "stable"  # of records that were made before there was a choice
-
-
-def _resolution_s(run: Run) -> float:
-    crossing = target_crossing(run)
-    return math.nan if crossing is None else crossing.resolution_s
 
 
 def _steps(run: Run) -> float:
     """Return the steps of all workers together; of a record without them, as many as there are batches."""
     steps = run.final("worker_steps")
     return sum(steps) if steps else _ratio(number(run.final("samples")), number(run.setting("batch_size")))
-
-
-def _perplexity(run: Run) -> float:
-    """Return that of text; NaN of other data, whose loss is not per token."""
-    return _exponential(number(run.final("test_loss"))) if run.chosen("data") == "text" else math.nan
 
 
 def _exponential(loss: float) -> float:
@@ -53,11 +43,16 @@ DERIVED: dict[str, Callable[[Run], float]] = {
     "time_to_target_s": lambda run: seconds_to_target(run, target_crossing(run)),
     "first_crossing_s": lambda run: seconds_to_target(run, crossings(run).first),
     "stable_crossing_s": lambda run: seconds_to_target(run, crossings(run).stable),
-    "target_resolution_s": _resolution_s,
+    "target_resolution_s": lambda run: (
+        math.nan if (crossing := target_crossing(run)) is None else crossing.resolution_s
+    ),
     "target_censored_at_s": lambda run: number(censored_at_s(run)),
     "test_error": lambda run: 1 - number(run.final("test_accuracy")),
     "test_top5_error": lambda run: 1 - number(run.final("test_top5")),
-    "perplexity": _perplexity,
+    # of other data than text the loss is not per token
+    "perplexity": lambda run: (
+        _exponential(number(run.final("test_loss"))) if run.chosen("data") == "text" else math.nan
+    ),
     "samples_per_s": lambda run: _ratio(number(run.final("samples")), number(run.final("time_s"))),
     "step_s": lambda run: _ratio(number(run.final("time_s")) * number(run.nodes), _steps(run)),
     "epoch_s": lambda run: _ratio(number(run.final("time_s")), number(run.final("epochs"))),
@@ -79,6 +74,29 @@ def estimate_of(runs: Sequence[Run], name: str, factor: float = 1) -> Estimate:
     """Return median and interval of a field, times a factor; a target that was not reached is censored."""
     ends = [factor * end_of(run, name) for run in runs] if name in CENSORED else None
     return estimate([factor * field_value(run, name) for run in runs], censored=ends)
+
+
+def time_ratio(runs: Sequence[Run], reference: Sequence[Run], name: str = "time_to_target_s") -> Estimate:
+    """Return the ratio of a field of some runs, a time or a rate, to that of others with the same seed; NaN where no
+    seed is in both. Runs that share a seed are paired in their order, those without a number yet are left out."""
+    pairs = [pair for pair in by_seed(runs, reference) if not any(math.isnan(field_value(run, name)) for run in pair)]
+    if not pairs:
+        return NOTHING
+    values, references = ([field_value(pair[i], name) for pair in pairs] for i in (0, 1))
+    ends, reference_ends = ([end_of(pair[i], name) for pair in pairs] for i in (0, 1))
+    return paired_ratio(values, references, CONFIDENCE, ends, reference_ends)
+
+
+def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Return the pairs of runs with the same seed; those that share a seed are paired in their order."""
+    left = list(reference)
+    pairs = []
+    for run in runs:
+        other = next((other for other in left if other.setting("seed") == run.setting("seed")), None)
+        if other is not None:
+            left.remove(other)
+            pairs.append((run, other))
+    return pairs
 
 
 def end_of(run: Run, name: str) -> float:

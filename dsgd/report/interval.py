@@ -1,8 +1,12 @@
-"""Summarise seeds: their median and a confidence interval of it, which needs no assumption and no random numbers.
+"""Summarise seeds: their median and a confidence interval of it, which needs no assumption and no random numbers; and
+compare two contenders seed by seed, by the median of the ratios of two values of the same seed.
 
 The interval goes from one of the sorted values to another (order statistics, as in the sign test). From six seeds on it
 holds the true median with at least 95 %. Of fewer it goes from the smallest to the largest, and its confidence is
-94 % (5 seeds), 88 % (4), 75 % (3) or 50 % (2): a bootstrap of so few values reaches no farther, and would say 95 %."""
+94 % (5 seeds), 88 % (4), 75 % (3) or 50 % (2): a bootstrap of so few values reaches no farther, and would say 95 %.
+
+The paired ratio is the one definition of "times as long" and of a speed-up. What a seed does to both widens nothing. It
+is not the ratio of two medians, which may be on either side of 1 when this one is on the other."""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 CONFIDENCE = 0.95
+PAIRED = "median over seeds of the ratio of both times of a seed"
 
 
 @dataclass(frozen=True)
@@ -67,3 +72,59 @@ def interval_note(counts: Collection[int]) -> str:
 def left_out(count: int, confidence: float = CONFIDENCE) -> int:
     """Return how many values at each end the interval can do without, and still have the confidence."""
     return next((k for k in range((count - 1) // 2, 0, -1) if coverage(count, k) >= confidence), 0)
+
+
+def paired_ratio(
+    scores: Sequence[float],
+    reference: Sequence[float],
+    confidence: float = CONFIDENCE,
+    ends: Sequence[float] | None = None,
+    reference_ends: Sequence[float] | None = None,
+) -> Estimate:
+    """Return median and interval of the ratios of two contenders' scores, seed by seed. scores, reference: [seeds],
+    infinite where the target was not reached.
+
+    A seed on which neither got there decides nothing: its ratio counts as 0 for the low end and as infinite for the
+    high one, so that the interval holds whatever a longer budget would have shown. The median is NaN where it depends
+    on such seeds. ends, reference_ends: what a censored score is known to exceed; infinite for a run that diverged.
+    With them an end that is a number holds for the censored ratios, too, and a median between two bounds is infinite
+    where it exceeds 1, 0 where it stays below 1, and else NaN."""
+    pairs = list(zip(scores, reference, strict=True))
+    ratios = tuple(_ratio(score, other) for score, other in pairs)
+    least, most = (
+        estimate([undecided if math.isnan(ratio) else ratio for ratio in ratios], confidence)
+        for undecided in (0.0, math.inf)
+    )
+    middle = least.median if least.median == most.median else math.nan
+    if ends is None or reference_ends is None or not any(map(math.isinf, (*scores, *reference))):
+        return Estimate(middle, least.low, most.high, len(pairs), ratios=ratios)
+    bounds = [_bounds(*pair, *known) for pair, *known in zip(pairs, ends, reference_ends, strict=True)]
+    above, below = (estimate(side, confidence) for side in zip(*bounds, strict=True))
+    if math.isfinite(middle) and middle > 0 and above.median < below.median:
+        middle = math.inf if above.median > 1 else 0.0 if below.median < 1 else math.nan
+    low = least.low if math.isinf(least.low) else above.low
+    high = most.high if most.high == 0 else below.high
+    return Estimate(middle, low, high, len(pairs), above, below, ratios)
+
+
+def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[float, float]:
+    """Return what the ratio of a seed is known to exceed and to stay below; 0 and infinity where nothing is known."""
+    if math.isinf(score) and math.isinf(other):
+        return 0.0, math.inf
+    if math.isinf(score):
+        return (end / other if other > 0 else math.inf), math.inf
+    if math.isinf(other):
+        return 0.0, (0.0 if math.isinf(other_end) else score / other_end if other_end > 0 else math.inf)
+    exact = _ratio(score, other)
+    return exact, exact
+
+
+def _ratio(score: float, other: float) -> float:
+    """Return the ratio of a seed; NaN where neither got there."""
+    if math.isinf(score) and math.isinf(other):
+        return math.nan
+    if score == other:
+        return 1.0
+    if score > 0 and other > 0:
+        return score / other
+    return math.inf if score > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known

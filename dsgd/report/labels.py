@@ -39,6 +39,11 @@ class Series:
         return self.runs[0].algorithm
 
     @property
+    def nodes(self) -> int:
+        """Return the number of nodes of the first run, 0 where it has none."""
+        return self.runs[0].nodes or 0
+
+    @property
     def by_nodes(self) -> dict[int, list[Run]]:
         """Return the runs that have ended by their number of nodes, ascending."""
         runs: dict[int, list[Run]] = {}

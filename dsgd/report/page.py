@@ -81,7 +81,7 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
     targets = _targets(*aims.pop()) if len(aims) == 1 else {}
     lines = []
     for group in gathered:
-        light = to_hex(group.style["color"])
+        light, line = to_hex(group.style["color"]), group.style["linestyle"]
         lines.append({
             "label": group.label,
             "note": status_note(group.runs),
@@ -89,7 +89,7 @@ def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any
             "seeds": len(group.runs),
             "light": light,
             "dark": on_dark(light),
-            "dash": _dashes(group.style["linestyle"]),
+            "dash": "none" if line == "solid" else " ".join(f"{1.8 * length:g}" for length in line[1]),
             "marker": marker_path(group.style["marker"]),
             "curves": [
                 {field: curve for field in fields if (curve := _curve(group.runs, axis.field, axis.unit, field))}
@@ -134,11 +134,6 @@ def _spans_decades(lines: Sequence[Mapping[str, Any]], field: str) -> bool:
     calm = [line for line in lines if not line["diverged"]] or lines
     values = [value for line in calm for curves in line["curves"][:1] for value in curves.get(field, [[], []])[1]]
     return wants_log(np.array(values))
-
-
-def _dashes(line: Any) -> str:
-    """Return a line style of matplotlib as SVG has it."""
-    return "none" if line == "solid" else " ".join(f"{1.8 * length:g}" for length in line[1])
 
 
 def _table(table: ReportTable) -> str:

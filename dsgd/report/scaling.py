@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,10 @@ from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 from dsgd.record.reader import Run
 from dsgd.record.safe_text import counted
 from dsgd.report.curves import MANY, draw_estimates, time_label
-from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_to_target_s
-from dsgd.report.interval import Estimate, interval_note
+from dsgd.report.fields import estimate_of, field_value, is_rate, is_time, time_ratio, time_to_target_s
+from dsgd.report.interval import PAIRED, Estimate, interval_note
 from dsgd.report.labels import Series, differing_keys, find_key, flatten, goal_text, in_order, series
 from dsgd.report.look import WIDE, Look
-from dsgd.report.ratio import PAIRED, time_ratio
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.sheet import NOTE, bound_of, is_log, panels, scale_log
 from dsgd.report.style import NoData, finish, styled, write_figure
@@ -33,25 +32,14 @@ TIME = "time_to_target_s"
 Line = tuple[Series, Mapping[float, Estimate]]  # with its values by the number of nodes
 
 
-@dataclass(frozen=True)
-class Base:
-    """Hold what speed-ups are relative to, one configuration. label: `gossip on 4 nodes`. runs: those with a value.
-
-    nodes: of the runs, where speed-ups are drawn against nodes."""
-
-    label: str
-    nodes: int = 0
-    runs: Sequence[Run] = field(default=(), compare=False)
-
-
-def speed_up(base: Base, runs: Sequence[Run], name: str = TIME) -> Estimate:
+def speed_up(base: Series, runs: Sequence[Run], name: str = TIME) -> Estimate:
     """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round.
 
     name: of the field that is compared."""
     return time_ratio(runs, base.runs, name) if is_rate(name) else time_ratio(base.runs, runs, name)
 
 
-def named_base(runs: Sequence[Run], text: str, name: str) -> Base:
+def named_base(runs: Sequence[Run], text: str, name: str) -> Series:
     """Return the base that `algo=sync,nodes=1` names. Raises ValueError unless it is one configuration with values."""
     if not is_time(name) and not is_rate(name):
         raise ValueError(f"--base needs a time or a rate as --y (step_s, samples_per_s, ...), got {name}")
@@ -73,10 +61,10 @@ def named_base(runs: Sequence[Run], text: str, name: str) -> Base:
     known = [runs[i] for i in chosen if not math.isnan(field_value(runs[i], name))]
     if not any(0 < field_value(run, name) < math.inf for run in known):
         raise ValueError(f"--base {text}: no run has {name}")
-    return Base(text.replace(",", ", "), runs=known)
+    return Series(text.replace(",", ", "), known)
 
 
-def soonest_base(gathered: Sequence[Series]) -> Base:
+def soonest_base(gathered: Sequence[Series]) -> Series:
     """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
 
     Raises NoData if nothing reached its target there."""
@@ -86,7 +74,7 @@ def soonest_base(gathered: Sequence[Series]) -> Base:
     if not reached:
         raise NoData(f"no run on the smallest number of nodes, {nodes}, reached its target")
     _, soonest = min(reached, key=lambda timed: timed[0])
-    return Base(f"{soonest.label} on {counted(nodes, 'node')}", nodes, soonest.by_nodes[nodes])
+    return Series(f"{soonest.label} on {counted(nodes, 'node')}", soonest.by_nodes[nodes])
 
 
 def scalings(runs: Sequence[Run]) -> list[Series]:
@@ -167,7 +155,7 @@ def times(line: Series) -> dict[float, Estimate]:
     return {nodes: estimate_of(runs, TIME) for nodes, runs in line.by_nodes.items()}
 
 
-def speed_ups(gathered: Sequence[Series]) -> tuple[Base, list[Line]]:
+def speed_ups(gathered: Sequence[Series]) -> tuple[Series, list[Line]]:
     """Return the base and each line, with its style, and its speed-ups over the base by the node count. Raises
     NoData."""
     if len({run.clock for line in gathered for runs in line.by_nodes.values() for run in runs} - {None}) > 1:
@@ -181,7 +169,7 @@ def speed_ups(gathered: Sequence[Series]) -> tuple[Base, list[Line]]:
     return base, ratios
 
 
-def efficiencies(base: Base, ratios: Mapping[float, Estimate]) -> dict[float, Estimate]:
+def efficiencies(base: Series, ratios: Mapping[float, Estimate]) -> dict[float, Estimate]:
     """Return the efficiency by the node count. ratios: speed-ups over the base."""
     return {nodes: _scaled(ratio, base.nodes / nodes) for nodes, ratio in ratios.items()}
 
@@ -192,7 +180,7 @@ def _scaled(value: Estimate, factor: float) -> Estimate:
     return replace(value, **ends, **limits)
 
 
-def _draw_speed_ups(axes: Axes, base: Base, ratios: Sequence[Line]) -> tuple[dict[str, Line2D], list[str]]:
+def _draw_speed_ups(axes: Axes, base: Series, ratios: Sequence[Line]) -> tuple[dict[str, Line2D], list[str]]:
     """Draw speed-ups over a base, and linear speed-up, in a panel; returns legend entries and notes."""
     if is_log("y", [1.0], by_default=True):
         axes.set_yscale("log", base=2)

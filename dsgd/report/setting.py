@@ -19,7 +19,7 @@ from dsgd.record.reader import Run, number
 from dsgd.record.safe_text import plain_number
 from dsgd.report.fields import DERIVED, field_value, rule_text
 from dsgd.report.labels import differing_settings, flatten, goal_text
-from dsgd.report.units import bandwidth, duration, share, size, unit_of, wording
+from dsgd.report.units import bandwidth, in_units, share, unit_of, wording
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
@@ -29,19 +29,21 @@ _COUNTS = ("nodes", "budget.epochs", "budget.samples", "budget.steps")
 _EARLIER = {"data.seed": 0, "schedule.final": 0}  # defaults of keys that older records have
 
 ValueText = Callable[[Any], str]
+_duration, _size = partial(in_units, unit="s"), partial(in_units, unit="bytes")
 
 
 def setting_text(runs: Sequence[Run]) -> str:
     """Return the caption of some runs, in one line; empty without runs."""
     if not runs:
         return ""
+    budget = _joined(", ", [_spanned(runs, key) for key in _worded_keys("budget")])
     parts = [
         _joined(" on ", [_choice(runs, "model"), _choice(runs, "data")]),
         _optimizer(runs),
         _schedule(runs),
         _spanned(runs, "batch_size"),
         _unusual(runs, "precision"),
-        _budget(runs),
+        f"budget {budget}" if budget else "",
         _spanned(runs, "nodes"),
         _unusual(runs, "topology.name"),
         *_machines(runs),
@@ -111,7 +113,7 @@ def _gradient_time(runs: Sequence[Run]) -> str:
     if not (numbers := [value for value in known if not math.isnan(value)]):
         return ""
     kinds = {"measured" if math.isnan(value) else "given" for value in given}
-    return f"gradient of {_listed(numbers, duration)} ({' or '.join(sorted(kinds))})"
+    return f"gradient of {_listed(numbers, _duration)} ({' or '.join(sorted(kinds))})"
 
 
 def _messages(runs: Sequence[Run]) -> str:
@@ -124,7 +126,7 @@ def _messages(runs: Sequence[Run]) -> str:
     models = _choice_names(runs, "model")
     gradients = f", gradients of {' or '.join(models)}" if models else ""
     some = "" if all(sizes) else "some "
-    return f"{some}messages of {_listed([number(value) for value in sizes if value], size)}, {whose}{gradients}"
+    return f"{some}messages of {_listed([number(value) for value in sizes if value], _size)}, {whose}{gradients}"
 
 
 def _optimizer(runs: Sequence[Run]) -> str:
@@ -138,11 +140,6 @@ def _schedule(runs: Sequence[Run]) -> str:
     steps = f" at {value_text(_shared(runs, 'schedule.milestones'))}" if kind == "step" else ""
     others = [_unusual(runs, key) for key in _worded_keys("schedule")]
     return _joined(", ", [f"{kind} schedule{steps}" if kind else "", *others])
-
-
-def _budget(runs: Sequence[Run]) -> str:
-    parts = [_spanned(runs, key) for key in _worded_keys("budget")]
-    return f"budget {text}" if (text := _joined(", ", parts)) else ""
 
 
 def _choice(runs: Sequence[Run], group: str) -> str:
@@ -177,7 +174,7 @@ def _spanned(runs: Sequence[Run], key: str, several: Callable[[str], str] | None
         if key not in _COUNTS:
             return _worded(key, distinct[0])
         return _worded(key, _Written(plain_number(distinct[0]))).removesuffix("s" * (distinct[0] == 1))
-    listed = _listed(distinct, duration if unit_of(key) == "s" else plain_number)
+    listed = _listed(distinct, _duration if unit_of(key) == "s" else plain_number)
     return several(listed) if several else _worded(key, _Written(listed))
 
 
@@ -265,12 +262,12 @@ def _joined(separator: str, parts: Sequence[str]) -> str:
 WRITTEN: Mapping[str, ValueText] = {
     "bandwidth": bandwidth,
     "bandwidths": partial(_by_node, text=bandwidth),
-    "duration": duration,
+    "duration": _duration,
     "entries": _entries,
     "factors": partial(_by_node, text=lambda factor: f"{factor:g} times as long"),
     "file": lambda value: PurePath(value).name,
     "regions": lambda value: ", ".join(map(str, value["regions"])),
     "share": share,
-    "size": size,
+    "size": _size,
     "typed": value_text,
 }

@@ -175,10 +175,6 @@ class Bound:
         """Return `> 40 s`."""
         return f"{self.sign} {self.limit:.3g}{unit}"
 
-    def is_near(self, other: Bound) -> bool:
-        """Check that both are so close that one text says both."""
-        return self.sign == other.sign and math.isclose(self.limit, other.limit, rel_tol=NEAR)
-
 
 def bound_of(value: Estimate) -> Bound | None:
     """Return what the median is known to exceed or to stay below; None where it is a number, and where nothing is known
@@ -232,7 +228,8 @@ def _close(bounds: Sequence[Bound]) -> list[list[Bound]]:
     """Gather bounds whose texts would cover each other, ascending."""
     groups: list[list[Bound]] = []
     for bound in sorted(bounds, key=lambda bound: (bound.sign, bound.limit)):
-        if groups and groups[-1][-1].is_near(bound):
+        last = groups[-1][-1] if groups else None
+        if last is not None and last.sign == bound.sign and math.isclose(last.limit, bound.limit, rel_tol=NEAR):
             groups[-1].append(bound)
         else:
             groups.append([bound])

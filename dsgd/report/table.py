@@ -9,7 +9,15 @@ from statistics import median
 from typing import Any
 
 from dsgd.record.reader import Run, number
-from dsgd.report.fields import DERIVED, estimate_of, field_value, rule_text, time_to_target_s, unsmoothed_note
+from dsgd.report.fields import (
+    DERIVED,
+    estimate_of,
+    field_value,
+    rule_text,
+    time_ratio,
+    time_to_target_s,
+    unsmoothed_note,
+)
 from dsgd.report.interval import Estimate, estimate, interval_note
 from dsgd.report.labels import (
     Series,
@@ -22,7 +30,6 @@ from dsgd.report.labels import (
     time_notes,
 )
 from dsgd.report.prediction import sentences
-from dsgd.report.ratio import time_ratio
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note
 
@@ -169,8 +176,13 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
         elif all(run.status == "completed" for run in group.runs):
             missed.append(f"{group.label} ({without} of {count} seeds)" if known else group.label)
     texts = []
+
+    def sooner(group: Series) -> int:
+        """Return how many others are sooner on most of the seeds that both have."""
+        return sum(time_ratio(other.runs, group.runs).median < 1 for _, other in reached if other is not group)
+
     if reached:
-        best_s, first = min(reached, key=lambda each: (_sooner(each[1], reached), each[0], each[1].label))
+        best_s, first = min(reached, key=lambda each: (sooner(each[1]), each[0], each[1].label))
         slower = [each for each in reached if each[1] is not first]
         others = [(seconds, group, time_ratio(group.runs, first.runs)) for seconds, group in slower]
         others.sort(key=lambda each: (math.isnan(each[2].median), each[2].median, each[0], each[1].label))
@@ -180,11 +192,6 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
     if missed:
         texts.append(f"{goal} is not reached within the budget by {', '.join(missed)}")
     return texts
-
-
-def _sooner(group: Series, reached: Sequence[tuple[float, Series]]) -> int:
-    """Return how many others are sooner than one on most of the seeds that both have."""
-    return sum(time_ratio(other.runs, group.runs).median < 1 for _, other in reached if other is not group)
 
 
 def _ratio_text(seconds: float, ratio: Estimate) -> str:

@@ -87,7 +87,9 @@ class ReportTable:
         """Write `<stem>.csv`, with unrounded numbers, all columns as `<stem>.md` and `<stem>.tex`, and the setting of
         the runs as `<stem>.setting.json`; return the paths."""
         written = [stem.with_suffix(suffix) for suffix in (".csv", ".md", ".tex")]
-        texts = [self._csv(), self._markdown(), self._latex()]
+        file = io.StringIO(newline="")
+        csv.writer(file, lineterminator="\n").writerows([for_csv(cell) for cell in row] for row in self.csv_rows)
+        texts = [file.getvalue(), self._markdown(), self._latex()]
         if self.whole is not None:
             written.append(stem.with_suffix(SETTING))
             texts.append(json.dumps(self.whole, indent=1, allow_nan=False) + "\n")
@@ -130,11 +132,6 @@ class ReportTable:
             line.rstrip()
             console.print(line, soft_wrap=True)
 
-    def _csv(self) -> str:
-        file = io.StringIO(newline="")
-        csv.writer(file, lineterminator="\n").writerows([for_csv(cell) for cell in row] for row in self.csv_rows)
-        return file.getvalue()
-
     def _markdown(self) -> str:
         rows = [self.headings, *self.cells]
         lines = ["| " + " | ".join(map(for_markdown, row)) + " |" for row in rows]
@@ -156,16 +153,12 @@ class ReportTable:
         lines = ["% \\usepackage{booktabs}", *(f"% {for_terminal(line)}" for line in self.caption.split("\n") if line)]
         for part in parts:
             alignment = "".join("l" if self.headings[i] in self.texts else "r" for i in part)
-            head, *rows = (_latex_row([row[i] for i in part]) for row in [self.headings, *self.cells])
+            joined = (" & ".join(for_latex(row[i]) for i in part) for row in [self.headings, *self.cells])
+            # a row that begins with a bracket or a star is no argument of the row before it
+            head, *rows = ("{}" * row.startswith(("[", "*")) + row + r" \\" for row in joined)
             lines += [rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}", r"\toprule", head, r"\midrule", *rows]
             lines += [r"\bottomrule", r"\end{tabular}", ""]
         return "\n".join(lines)
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    """Return a row; one that begins with a bracket or a star is no argument of the row before it."""
-    row = " & ".join(map(for_latex, cells))
-    return ("{}" if row.startswith(("[", "*")) else "") + row + r" \\"
 
 
 def shown(value: Cell) -> str:

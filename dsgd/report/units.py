@@ -141,16 +141,6 @@ def bandwidth(bits_per_s: float) -> str:
     return "unlimited bandwidth" if math.isinf(bits_per_s) else in_units(bits_per_s, "bit/s")
 
 
-def size(count: float) -> str:
-    """Return a number of bytes as `46.8 MB`."""
-    return in_units(count, "bytes")
-
-
-def duration(seconds: float) -> str:
-    """Return a time as `10 ms`."""
-    return in_units(seconds, "s")
-
-
 def share(fraction: float) -> str:
     """Return a fraction as `10 %`."""
     return f"{_rounded(100 * fraction)} %"

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dsgd.comparison.contenders import Contender, compared, confidence_of, corrected, pairs_of
-from dsgd.report.interval import Estimate
-from dsgd.report.ratio import paired_ratio
+from dsgd.report.interval import Estimate, paired_ratio
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
 from tests.support.each_row import each_row

@@ -15,7 +15,6 @@ from dsgd.comparison.contenders import contender_scalings
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.look import Look
 from dsgd.report.scaling import (
-    Base,
     scaling_figure,
     scalings,
     soonest_base,
@@ -52,7 +51,8 @@ def test_a_speed_up_has_one_base_for_all(tmp_path: Path):
     times |= {("gossip", 1, seed): 10.0 + 2 * seed for seed in (0, 1, 2)} | {("gossip", 8, 0): 6.0}
     runs = scaling_runs(tmp_path, times)
     end = next(run for run in runs if run.nodes == 32).final("time_s")
-    assert soonest_base(scalings(runs)) == Base("gossip on 1 node", 1)
+    base = soonest_base(scalings(runs))
+    assert (base.label, base.nodes) == ("gossip on 1 node", 1)
     (axes,) = speed_up_figure(runs).axes
     assert axes.get_ylabel().replace("\n", " ") == "speed-up over gossip on 1 node"
     drawn = drawn_points(axes)

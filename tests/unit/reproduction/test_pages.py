@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.report.ratio import paired_ratio
+from dsgd.report.interval import paired_ratio
 from studies.reproduction.pages import shown
 
 INF = math.inf
