@@ -69,6 +69,11 @@ class Job:
     standing: Path | None = None
     joined: Joined | None = None
 
+    @property
+    def typed(self) -> dict[str, str]:
+        """Return the values that the user gave, as they were typed, by their keys."""
+        return dict(text.lstrip("+").split("=", 1) for text in self.overrides if "=" in text)
+
     def remove_empty(self) -> None:
         """Take the folder away if there is nothing in it, and those above it that were not there before."""
         remove_empty(self.folder, self.standing or self.folder)

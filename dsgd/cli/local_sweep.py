@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark, read_status
 from dsgd.record.writer import METRICS
-from dsgd.runner.configuration import RunConfig
 from dsgd.runner.gradient_time import kind_of, with_shared_times
 from dsgd.runner.plan import KnownModels, Plan, check_with_torch, may_be_on_gpu, with_wandb_group
 from dsgd.runner.resume import (
@@ -147,7 +146,7 @@ class LocalSweep:
     _interruption: Interruption
     tally: InitVar[Tally | None] = None  # of a command with other sweeps; None: of these jobs alone
     _printed: set[str] = field(default_factory=set)  # lines that need not come again
-    _durations: dict[Hashable, float] = field(default_factory=dict)  # by kind; infinite while its first job goes on
+    _durations: dict[str | None, float] = field(default_factory=dict)  # by kind; infinite while its first job goes on
     _children: Children = field(default_factory=Children)
     _running: dict[int, _Running] = field(default_factory=dict)
     _failed: list[str] = field(default_factory=list)
@@ -155,7 +154,8 @@ class LocalSweep:
 
     def __post_init__(self, at_once: int | None, tally: Tally | None) -> None:
         self._at_once, self._auto = at_once or 1, at_once is None
-        self._kinds: Sequence[Hashable] = [job.plan and kind_of_job(job.plan.config) for job in self._jobs]
+        # of each job, what its duration depends on: all but the seed
+        self._kinds = [job.plan and repr({**job.plan.config.values, "seed": None}) for job in self._jobs]
         self._tally = Tally() if tally is None else tally
         if tally is None:
             self._tally.expect(len(self._jobs))
@@ -296,7 +296,7 @@ def _progress(folder: Path) -> str:
 
 def label_jobs(jobs: Sequence[Job]) -> None:
     """Give jobs labels that tell them apart: the algorithm, and every other key that differs."""
-    given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
+    given = [job.typed for job in jobs]
     keys = [key for key in (given[0] if given else ()) if len({str(values.get(key)) for values in given}) > 1]
     for job, values in zip(jobs, given, strict=True):
         job.label = _label(job.values, {key: values[key] for key in keys if key in values})
@@ -307,11 +307,6 @@ def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
     name = algo.get("name", "") if isinstance(algo, Mapping) else ""
     settings = [f"{key.rpartition('.')[2]}={value}" for key, value in differing.items() if key != "algo"]
     return " ".join([str(name), *settings])
-
-
-def kind_of_job(config: RunConfig) -> Hashable:
-    """Return what the duration of a run depends on: all but the seed."""
-    return repr({**config.values, "seed": None})
 
 
 def jobs_at_once(plans: Sequence[Plan]) -> int:

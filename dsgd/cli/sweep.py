@@ -17,7 +17,7 @@ from dsgd.cli.folders import check_writable
 from dsgd.host.terminal import table_console
 from dsgd.record.reader import read_config
 from dsgd.record.safe_files import read_end
-from dsgd.record.safe_text import for_terminal
+from dsgd.record.safe_text import counted, for_terminal
 from dsgd.sweep import slurm_jobs
 from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, locked_sweep, point_of, read_sweep
 from dsgd.sweep.site import JobSize, Site, batch_script
@@ -176,12 +176,12 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
 
 def print_job(job: str, size: JobSize, points: int) -> None:
     """Print what was submitted as one job."""
-    print(f"job {job}: {_plural(points, 'point')}, each {_machines(size)}", flush=True)
+    print(f"job {job}: {counted(points, 'point')}, each {_machines(size)}", flush=True)
 
 
 def _machines(size: JobSize) -> str:
     gpus = f", {size.gpus_per_node} GPUs a machine" if size.gpus_per_node else ""
-    return f"{_plural(size.tasks, 'task')} on {_plural(size.nodes, 'machine')}{gpus}"
+    return f"{counted(size.tasks, 'task')} on {counted(size.nodes, 'machine')}{gpus}"
 
 
 def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None:
@@ -190,7 +190,7 @@ def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None
         for point in members:
             print(f"# {point.name}: {_machines(size)}")
     node_hours = site.hours * sum(size.nodes * len(members) for size, members in arrays.items())
-    points = _plural(sum(map(len, arrays.values())), "point")
+    points = counted(sum(map(len, arrays.values())), "point")
     print(
         f"# {points}, {node_hours:,.4g} node-hours: machines x slurm.time={site.time}, once more for a requeued point"
     )
@@ -200,7 +200,7 @@ def _status(options: argparse.Namespace) -> int:
     sweep = read_sweep(Path(options.folder))
     point_states, problem = states(sweep)
     counts = Counter(state.name for state in point_states)
-    print(f"{_plural(len(point_states), 'point')} in {options.folder}: {_counted(counts)}")
+    print(f"{counted(len(point_states), 'point')} in {options.folder}: {_counted(counts)}")
     if not point_states:
         return 0
 
@@ -222,7 +222,7 @@ def _status(options: argparse.Namespace) -> int:
         print(f"SLURM does not say more about lost points: {problem}")
     folder = _option(options.folder)
     if again := sum(counts[name] for name in STATES if name not in (*FINISHED, *WAITING)):
-        print(f"{_plural(again, 'point')} without a result: dsgd-sweep logs{folder}, then dsgd-sweep retry{folder}")
+        print(f"{counted(again, 'point')} without a result: dsgd-sweep logs{folder}, then dsgd-sweep retry{folder}")
     return 0
 
 
@@ -274,7 +274,7 @@ def _cancel(options: argparse.Namespace) -> int:
             return 0
         writer.cancelled([state.point for state in waiting])
         slurm_jobs.cancel([state.task for state in waiting if state.task is not None])
-    print(f"cancelled: {_plural(len(waiting), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
+    print(f"cancelled: {counted(len(waiting), 'point')}; dsgd-sweep retry{_option(options.folder)} resumes them")
     return 0
 
 
@@ -322,17 +322,13 @@ def _collect(options: argparse.Namespace) -> int:
     status = plot.main([*map(str, folders.values()), "--out", options.out or str(sweep.folder / "figures")])
     if unfinished := len(sweep.points) - len(points):
         print(
-            f"left out: {_plural(unfinished, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}"
+            f"left out: {counted(unfinished, 'point')} without a result, see dsgd-sweep status{_option(options.folder)}"
         )
     return status
 
 
 def _counted(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in STATES if counts[name])
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def _option(folder: str) -> str:

@@ -14,6 +14,7 @@ import yaml
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from dsgd.report.labels import did_you_mean
 from dsgd.runner.values import explained
 
 # groups of keys that other commands take
@@ -96,10 +97,6 @@ def misplaced(parsed: Sequence[Override], whole: DictConfig) -> str | None:
 def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
     """Return which known names may be meant by a word, each behind a prefix; empty where none is near."""
     return did_you_mean([prefix + name for name in difflib.get_close_matches(word, known)])
-
-
-def did_you_mean(near: Sequence[str]) -> str:
-    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _flat_keys(values: Any, prefix: str = "") -> list[str]:

@@ -216,7 +216,7 @@ def _names(jobs: Sequence[Job]) -> list[str]:
     """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`.
 
     A value that follows another key, `${cluster.slow_nodes}`, is left out where the names differ without it."""
-    given = [dict(text.lstrip("+").split("=", 1) for text in job.overrides if "=" in text) for job in jobs]
+    given = [job.typed for job in jobs]
     keys = dict.fromkeys(itertools.chain.from_iterable(given))
     differing = [key for key in keys if len({values.get(key) for values in given}) > 1 and key not in ("algo", "nodes")]
     chosen = [key for key in differing if not all(values.get(key, "$").startswith("$") for values in given)]

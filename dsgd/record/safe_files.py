@@ -237,9 +237,5 @@ def _check(value: Any) -> None:
         level = [outer for outer in level if isinstance(outer, (dict, list))]
         if not level:
             return
-        level = [inner for outer in level for inner in _inner(outer)]
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
     raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
-
-
-def _inner(value: dict[str, Any] | list[Any]) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value

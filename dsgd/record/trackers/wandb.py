@@ -47,12 +47,8 @@ class WandbTracker:
         self._run.log_artifact(record)
         run_folder, offline = Path(self._run.dir).parent, self._run.offline
         self._run.finish(exit_code=1 if summary["status"] in ("failed", "killed") else 0)
-        return f"{self._why_offline}kept offline; to copy it: {sync_command(run_folder)}" if offline else ""
-
-
-def sync_command(run_folder: Path) -> str:
-    """Return the command that copies an offline run to a server. run_folder: its folder."""
-    return shlex.join(["wandb", "sync", str(run_folder)])
+        sync = shlex.join(["wandb", "sync", str(run_folder)])
+        return f"{self._why_offline}kept offline; to copy it: {sync}" if offline else ""
 
 
 def init(folder: Path) -> tuple[wandb.Run, str]:
