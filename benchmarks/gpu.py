@@ -29,7 +29,7 @@ from dsgd.engines.dist.worker.compute import Compute
 from dsgd.engines.dist.worker.device_vectors import DeviceThread
 from dsgd.gradients.choice import GRAPH_WORK, multiply_adds
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.cuda_graphs import GraphEvaluator
+from dsgd.gradients.device_graphs import GraphEvaluator
 from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, PendingGradient
 from dsgd.host.resources import cores, visible_gpus
 from dsgd.models.library import Torchvision

@@ -105,7 +105,7 @@ class Experiment:
     eval: Evaluation
     target: Target
     gradients: str = "loop"  # auto | compiled | loop | graphs | none
-    device: str = "auto"  # of gradients: auto | cpu | cuda
+    device: str = "auto"  # of gradients: auto | cpu | accelerator | one of torch's types
     channels_last: bool = False  # images and kernels in memory
     compile: bool = False  # the model, by torch.compile
     trace: bool = False

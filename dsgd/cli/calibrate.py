@@ -30,7 +30,7 @@ from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED
 from dsgd.report.units import number_in
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.gradient_time import gradient_name
-from dsgd.runner.plan import worker_devices
+from dsgd.runner.placement import worker_devices
 from dsgd.runner.values import ConfigError
 
 MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone

@@ -30,14 +30,15 @@ from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
 from dsgd.host.fork import Children, Told
 from dsgd.host.launcher import launch
-from dsgd.host.resources import cores, omp_threads, visible_gpus
+from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import Interrupted, Interruption
 from dsgd.host.stop import EXIT_CONFIG, EXIT_FAILED, EXIT_INTERRUPTED
 from dsgd.host.terminal import print_utf8
 from dsgd.record.reader import read_last_mark, read_status
 from dsgd.record.writer import METRICS
 from dsgd.runner.gradient_time import kind_of, with_shared_times
-from dsgd.runner.plan import KnownModels, Plan, check_with_torch, may_be_on_gpu, with_wandb_group
+from dsgd.runner.placement import may_be_on_accelerator
+from dsgd.runner.plan import KnownModels, Plan, check_with_torch, with_wandb_group
 from dsgd.runner.resume import (
     ENDED,
     NothingToDo,
@@ -315,7 +316,7 @@ def jobs_at_once(plans: Sequence[Plan]) -> int:
     if any(plan.engine == "dist" for plan in plans):
         return 1
     kinds = {(kind_of(plan.config), plan.config.engine.gradients): plan.config for plan in plans}
-    if visible_gpus(os.environ) and any(map(may_be_on_gpu, kinds.values())):
+    if any(map(may_be_on_accelerator, kinds.values())):
         return 1
     threads = max((plan.config.engine.threads or omp_threads(os.environ) or 1 for plan in plans), default=1)
     return max(1, cores() // threads)

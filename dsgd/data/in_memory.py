@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dsgd.data.partition import Partition, evaluation_order
+from dsgd.host.gpu_facts import free_bytes
 from dsgd.models import TokenShape
 from dsgd.streams import stream
 
@@ -62,7 +63,8 @@ class Classification(CrossEntropy):
     def move_to(self, device: torch.device) -> None:
         """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
         images = self._train_images, self._test_images
-        if device.type == "cuda" and 2 * sum(pixels.nbytes for pixels in images) > torch.cuda.mem_get_info(device)[0]:
+        free = None if device.type == "cpu" else free_bytes(device)
+        if free is not None and 2 * sum(pixels.nbytes for pixels in images) > free:
             return
         self._train_images, self._test_images = (pixels.to(device) for pixels in images)
         self._train_labels, self._test_labels = self._train_labels.to(device), self._test_labels.to(device)

@@ -144,7 +144,7 @@ def evaluation_batches(
         yield from data.evaluation(test, limit)
         return
     inputs, targets = (whole[:limit] for whole in (data.test_set if test else data.train_set))
-    size = size or (EVALUATION_BATCH_GPU if inputs.is_cuda else EVALUATION_BATCH)
+    size = size or (EVALUATION_BATCH if inputs.is_cpu else EVALUATION_BATCH_GPU)
     for begin in range(0, len(inputs), size):
         batch = slice(begin, begin + size)
         yield inputs[batch], targets[batch]

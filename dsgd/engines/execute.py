@@ -21,7 +21,8 @@ from dsgd.host.launcher import launch
 from dsgd.record.lock import FolderInUse, locked
 from dsgd.record.safe_files import room_kept
 from dsgd.record.safe_text import lines_for_terminal
-from dsgd.runner.plan import Plan, worker_devices
+from dsgd.runner.placement import worker_devices
+from dsgd.runner.plan import Plan
 from dsgd.runner.resume import check_unchanged, in_use
 from dsgd.runner.values import ConfigError, ends_are_errors
 

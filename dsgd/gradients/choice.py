@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dsgd.experiment import Experiment
 from dsgd.gradients.compiled import CompiledEvaluator, bf16_is_there
-from dsgd.gradients.cuda_graphs import GraphEvaluator, Uncapturable
+from dsgd.gradients.device_graphs import GraphEvaluator, Uncapturable
 from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, NullEvaluator
 from dsgd.gradients.examination import deviation, reason_for_the_loop, serves_side_by_side
 from dsgd.gradients.tracing import Untranslatable
@@ -68,14 +68,14 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
     if name == "none":
         return ChosenEvaluator(NullEvaluator(), name, torch_threads)
     device = chosen_device(experiment.device)
-    if name == "auto" and experiment.device == "auto" and device.type == "cuda":
+    if name == "auto" and experiment.device == "auto" and device.type != "cpu":
         device = device_of_auto(problem, experiment.precision, device)
     prepare(experiment.precision, device)
     keep_freed_memory()
     # data without classes are quadratics, too small for a GPU
     loop_device = device if problem.data.classes is not None else torch.device("cpu")
     if name == "auto":
-        name = "graphs" if loop_device.type == "cuda" else "compiled"
+        name = "graphs" if loop_device.type != "cpu" else "compiled"
     option = _option_of_loop(experiment, name)
     loop = partial(_loop, experiment, problem, loop_device, cores)
     if name == "loop" or option is not None:
@@ -225,8 +225,8 @@ def gradient_duration(experiment: Experiment, problem: Problem, threads: int) ->
     def timed() -> float:
         begin = time.perf_counter()
         problem.gradient_of_batch(x, buffers, inputs, targets)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
         return time.perf_counter() - begin
 
     def repeated(least: int, most: int) -> list[float]:

@@ -39,7 +39,7 @@ class PendingGradient:
         self.buffers = buffers
         self.value: Tensor | None = None
         self.loss: Tensor | None = None
-        self.arrives: torch.cuda.Event | torch.Event | None = None
+        self.arrives: torch.Event | None = None
 
     def set(self, value: Tensor, buffers: Tensor, loss: Tensor | None = None) -> None:
         """Set the gradient [d], the buffers [nb] after the forward pass and the loss, and release the snapshot."""

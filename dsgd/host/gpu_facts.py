@@ -1,4 +1,4 @@
-"""The GPUs of this process as torch has them: which device computes, and driver and libraries for a run's summary."""
+"""The accelerator of this process as torch has it: which device computes, and what a run's summary says of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
-from torch.cuda import nccl as torch_nccl
 
-from dsgd.host.resources import driver_version, visible_gpus
+from dsgd.host import cuda
+from dsgd.host.devices import AUTO, CPU, Accelerators, accelerators, refusal
 
 FactName = Literal["gpu", "gpu_driver", "cuda", "cudnn", "nccl"]
 FACTS: tuple[str, ...] = get_args(FactName)
@@ -17,38 +17,67 @@ PEAK = "gpu_peak_bytes"
 
 
 def chosen_device(name: str) -> torch.device:
-    """Return the device for auto (CUDA where there is one) | cpu | cuda. Raises ValueError if there is none."""
-    # torch begins CUDA in this process to count GPUs by MIG's names, and those that are forked of it cannot use it
-    is_here = torch.backends.cuda.is_built() and visible_gpus(os.environ) > 0
-    if name == "cpu" or (name == "auto" and not is_here):
-        return torch.device("cpu")
-    if not is_here:
-        raise ValueError(f"engine.device must be cpu or auto where there is no CUDA device, got {name}")
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or its products are not deterministic
-    return torch.device("cuda")
+    """Return the device for auto (an accelerator where there is one) | cpu | accelerator | one of torch's types. Raises
+    ValueError if there is none."""
+    if name == CPU:
+        return torch.device(CPU)
+    # counted without torch, which would begin an accelerator here, and those that are forked of it could not use it
+    present, of_torch = accelerators(os.environ), torch.accelerator.current_accelerator()
+    if of_torch is None or of_torch.type != present.type:  # as with NVIDIA's driver, and torch built for CPUs
+        present = Accelerators()
+    if reason := refusal(name, present):
+        raise ValueError(reason)
+    if name == AUTO and not present.count:
+        return torch.device(CPU)
+    if present.type == cuda.TYPE:
+        cuda.make_products_deterministic()
+    return torch.device(present.type)
+
+
+def missing_device(device: torch.device) -> str:
+    """Return the line that says that torch has no such device; "" if it has. Begins the accelerator."""
+    if device.type == CPU:
+        return ""
+    of_torch = torch.accelerator.current_accelerator()
+    if of_torch is None or of_torch.type != device.type:
+        return f"engine.device must be cpu where torch has no {device.type}, got {device}"
+    count = torch.accelerator.device_count()
+    if (device.index or 0) < count:
+        return ""
+    return f"engine.device must name a device that is here, got {device}, of which there are {count} by now"
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device's model; its type where torch does not tell it."""
+    named = getattr(torch.get_device_module(device), "get_device_name", None)
+    return device.type if named is None else named(device)
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a device; None where torch does not tell it."""
+    try:
+        return torch.accelerator.get_memory_info(device)[0]
+    except RuntimeError:  # an accelerator whose allocator keeps no account
+        return None
 
 
 def gpu_facts(devices: Sequence[torch.device]) -> dict[str, str]:
-    """Return the name of the GPUs among a process's devices, their driver, and the versions of CUDA, cuDNN and NCCL;
-    empty without a GPU. What is not known is left out."""
-    names = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
-    if not names:
+    """Return the name of the accelerators among a process's devices, on CUDA also their driver, and the versions of
+    CUDA, cuDNN and NCCL; empty without an accelerator. What is not known is left out."""
+    used = [device for device in devices if device.type != CPU]
+    if not used:
         return {}
-    cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    nccl = torch_nccl.version() if torch.distributed.is_nccl_available() else ()
-    facts = {
-        "gpu": _joined(names),
-        "gpu_driver": driver_version(),
-        "cuda": torch.version.cuda,
-        "cudnn": None if cudnn is None else str(cudnn),
-        "nccl": ".".join(map(str, nccl)),
-    }
+    facts = {"gpu": _joined(map(device_name, used))} | (cuda.versions() if used[0].type == cuda.TYPE else {})
     return {name: text for name, text in facts.items() if text}
 
 
 def peak_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
-    """Return the most memory that tensors have taken on one of a process's GPUs; empty without a GPU."""
-    peaks = [torch.cuda.max_memory_allocated(device) for device in devices if device.type == "cuda"]
+    """Return the most memory that tensors have taken on one of a process's accelerators; empty without one, and where
+    torch does not tell it."""
+    try:
+        peaks = [torch.accelerator.max_memory_allocated(device) for device in devices if device.type != CPU]
+    except RuntimeError:  # as for `free_bytes`
+        return {}
     return {PEAK: max(peaks)} if peaks else {}
 
 

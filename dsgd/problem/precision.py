@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+from dsgd.host import cuda
+from dsgd.host.gpu_facts import device_name, missing_device
+
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # tried in turn until the gradient is finite; powers of two change no bit within the range of fp16
 LOSS_SCALES = (4096.0, 64.0, 1.0)  # the last is 1
@@ -33,17 +36,19 @@ def prepare(precision: str, device: torch.device) -> None:
 
     After `compute_deterministically` torch only warns of operations that have no deterministic form on a GPU, like
     adaptive pooling to more than one number in VGG and AlexNet."""
-    if device.type != "cuda":
+    if device.type == "cpu":
         if precision == "tf32":
             raise Unsuitable("precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32, which only GPUs have")
         return
-    major, _ = torch.cuda.get_device_capability(device)
-    if precision in ("tf32", "bf16") and major < 8:
-        name = torch.cuda.get_device_name(device)
-        raise Unsuitable(f"precision must be fp32, fp64 or fp16 on {name}, got {precision}, which newer GPUs have")
+    if missing := missing_device(device):
+        raise Unsuitable(missing)
+    if device.type == cuda.TYPE:
+        if precision in ("tf32", "bf16") and not cuda.has_tensor_cores_of_bf16(device):
+            rule = f"precision must be fp32, fp64 or fp16 on {device_name(device)}"
+            raise Unsuitable(f"{rule}, got {precision}, which newer GPUs have")
+        cuda.allow_tf32(precision == "tf32")
     # the older of two sets of settings: the newer one is not told to it, and the compiler, which asks it, raises
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if torch.are_deterministic_algorithms_enabled():
         torch.set_deterministic_debug_mode("warn")
 

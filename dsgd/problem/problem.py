@@ -155,7 +155,8 @@ class Problem:
             return
         seed = int(stream("module", self._seed, rank, step).integers(2**63))
         beside = seeded_beside(seed) if self.state.in_place else nullcontext()
-        with torch.random.fork_rng(devices=[] if self.device.type == "cpu" else [self.device]), beside:
+        devices = [] if self.device.type == "cpu" else [self.device]
+        with torch.random.fork_rng(devices, device_type=self.device.type), beside:
             torch.manual_seed(seed)
             before = self._random_state()
             yield seed
@@ -163,7 +164,9 @@ class Problem:
 
     def _random_state(self) -> Tensor:
         cpu = torch.get_rng_state()
-        return cpu if self.device.type == "cpu" else torch.cat((cpu, torch.cuda.get_rng_state(self.device)))
+        if self.device.type == "cpu":
+            return cpu
+        return torch.cat((cpu, torch.get_device_module(self.device).get_rng_state(self.device)))
 
     def gradient_of_batch(self, x: Tensor, buffers: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient [d] and the loss of a batch, as `gradient_and_loss` does."""

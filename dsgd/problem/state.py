@@ -27,7 +27,8 @@ class ModuleState:
 
     parameters: the trained ones. buffers: the floating-point ones. others: the other buffers, whose slots are of bytes,
     after the first `numbers` entries. trained: the parameters with slots. shared: names of tensors that share memory,
-    "" if none do. in_place: whether the module keeps its tensors. Raises ModelFailed for a module whose parameters or
+    "" if none do. in_place: whether the module keeps its tensors. is_captured: whether passes are captured as graphs,
+    in which nothing can be compared. Raises ModelFailed for a module whose parameters or
     buffers cannot be kept."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
@@ -36,6 +37,7 @@ class ModuleState:
         self._overlapping = _overlapping(module)
         self.shared = self._overlapping or next((_names(at) for at in self._places if len(at) > 1), "")
         self.in_place = bool(self.shared) or has_own_code(module)
+        self.is_captured = False
         if self._overlapping and not _is_of(module, dtype):
             raise ModelFailed(f"precision must keep {self._overlapping}, which share memory, as they are; got {dtype}")
 
@@ -145,8 +147,8 @@ class ModuleState:
             return
         self._check()
         self._store(buffers)
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
-            return  # for graphs, of a module that was seen to leave its parameters alone
+        if self.is_captured:
+            return  # the module was seen to leave its parameters alone
         for slot, tensor in zip(self.parameters, self.trained, strict=True):
             before, after = slot.view(x), real(tensor.detach())
             if not torch.equal(before, after):

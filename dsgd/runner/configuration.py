@@ -27,7 +27,6 @@ CALL = ("target", "arguments")  # of model=import and data=import
 CHOICES = {  # of `engine.*`
     "name": ("auto", "sim", "dist", "torch"),
     "gradients": ("auto", "compiled", "loop", "graphs", "none"),
-    "device": ("auto", "cpu", "cuda"),
     "transport": ("auto", "tcp"),
     "collectives": ("own", "torch"),
 }
@@ -99,7 +98,7 @@ class EngineOptions:
 
     name: str = "auto"  # auto | sim | dist | torch
     gradients: str = "auto"  # auto | compiled | loop | graphs | none: timing only
-    device: str = "auto"  # auto | cpu | cuda
+    device: str = "auto"  # auto | cpu | accelerator | one of torch's types, such as cuda
     threads: int | None = None  # cores for gradients side by side; null: `dsgd.gradients.choice` decides
     checkpoint_every_s: float | None = None  # of host time
     keep_checkpoint: bool = False  # of a completed run, to resume with a larger budget
@@ -114,6 +113,9 @@ class EngineOptions:
         for name, choices in CHOICES.items():
             if (given := getattr(self, name)) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(given)}")
+        if not re.fullmatch("[a-z][a-z0-9_]*", self.device):
+            expected = "auto, cpu, accelerator, or one of torch's types, such as cuda"
+            raise ValueError(f"device must be {expected}, got {shown(self.device)}")
         if self.collectives == "torch" and self.workers_per_gpu > 1:
             raise ValueError(
                 f"collectives must be own where workers_per_gpu = {self.workers_per_gpu} share one, got torch"

@@ -232,7 +232,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     import torch
 
     from dsgd.data.protocols import hashed
-    from dsgd.host.gpu_facts import chosen_device
+    from dsgd.host.gpu_facts import chosen_device, device_name
 
     processor = platform.processor() or platform.machine()
     with suppress(OSError):  # a system without /proc
@@ -247,7 +247,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
         "batch": str(experiment.batch_size),
         "arithmetic": f"{experiment.precision}, {experiment.channels_last}, {experiment.compile}",
         "threads": str(threads),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device": "cpu" if device.type == "cpu" else device_name(device),
         "torch": torch.__version__,
         "machine": f"{platform.node()}, {processor}",
     }

@@ -8,32 +8,26 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.fork import told_by_child
+from dsgd.host.devices import AUTO, CPU
 from dsgd.host.launcher import advice, launch
-from dsgd.host.resources import are_own, visible_gpus
-from dsgd.host.signals import Interrupted
-from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.models.library import ImportedModel, Torchvision
 from dsgd.record.reader import number
 from dsgd.record.safe_text import counted
 from dsgd.record.writer import METRICS, MOST_MARKS
-from dsgd.runner.configuration import EngineOptions, RunConfig, configure, why_not
+from dsgd.runner.configuration import RunConfig, configure, why_not
+from dsgd.runner.placement import check_devices, check_process_group, described, devices_for, worker_devices
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
 from dsgd.runner.values import ConfigError, prefixed
 
-PATIENCE_S = 60  # for CUDA to begin; whoever waits longer learns of it from the workers
 # Models that have been found to fit their data, and the shapes of their parameters.
 KnownModels = list[tuple[tuple[object, ...], list[tuple[int, ...]]]]
 
 MANY_MESSAGES = 1_000_000  # of a simulation's sums: a minute
-CPU = "cpu"
 
 
 @dataclass(frozen=True)
@@ -70,6 +64,7 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     engine, why = choose_engine(config, None if checkpoint is None else checkpoint.engine)
     if engine != "sim":
         check_gradients(config, engine)
+        check_process_group(config)
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
@@ -174,7 +169,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         reason = "as configured" if before is None else "as the resumed run"
         return wanted, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
     where = launch(os.environ)
-    gpus = visible_gpus(os.environ)
+    present = devices_for(config.engine, os.environ)
     if before is not None and wanted in ("auto", before):
         name, reason = before, "as the resumed run"
     elif before is not None:
@@ -185,11 +180,11 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = "dist", f"{where.kind} has started {where.nodes} processes"
     elif where.step is not None and nodes == 1:
         name, reason = "dist", "srun has started its one worker"
-    elif gpus * config.engine.workers_per_gpu >= nodes:
-        name, reason = "dist", f"there are {gpus} GPUs for {nodes} workers"
+    elif present.count * config.engine.workers_per_gpu >= nodes:
+        name, reason = "dist", f"there are {present.described} for {nodes} workers"
     else:
-        gpu = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-        name, reason = "sim", f"no torchrun or srun, and {gpu} for {nodes} workers (engine=dist: real processes here)"
+        few = f"{present.described} for {nodes} workers"
+        name, reason = "sim", f"no torchrun or srun, and {few} (engine=dist: real processes here)"
     if name in ("dist", "torch"):
         hint = advice(os.environ)
         devices = described(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
@@ -200,44 +195,14 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     return name, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
 
 
-def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:
-    """Return the devices of the workers that this process starts, in a few words. shared: others may be on the same."""
-    names = list(dict.fromkeys(name for of_rank in devices.values() for name in of_rank))
-    if names == ["cpu"]:
-        return "the CPU"
-    span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-    return f"{span}, which they share; sums over all go through the CPU" if shared else span
-
-
-def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
-    """Return the devices of each worker that this process starts, by rank: its GPUs, or the CPU.
-
-    Where `engine.gpus_per_node` is null, a worker has all GPUs that SLURM has given this task for itself, else one if
-    there are enough for all workers of this machine, else none. nodes: workers of the run. Raises ConfigError."""
-    wanted, sharers = options.gpus_per_node, options.workers_per_gpu
-    where, gpus = launch(environment), visible_gpus(environment)
-    local, exclusive = where.kind == "local", where.kind == "slurm" and are_own(environment)
-    ranks = range(nodes) if local else [where.rank]
-    first, workers = (0, nodes) if local else (0, 1) if exclusive else (where.local_rank, where.local_nodes)
-    each = wanted if wanted is not None else gpus if exclusive else int(gpus * sharers >= workers)
-    if each * workers > gpus * sharers:
-        here = "for this task alone" if exclusive else f"{workers} workers here"
-        most = gpus * sharers // workers
-        raise ConfigError(f"engine.gpus_per_node must be <= {most} ({gpus} GPUs, {here}), got {each}")
-    return {
-        rank: [f"cuda:{(first + position) * each // sharers + i}" for i in range(each)] or ["cpu"]
-        for position, rank in enumerate(ranks)
-    }
-
-
 def check_with_torch(plan: Plan, here: bool, known: KnownModels) -> None:
     """Raise ConfigError for a device, a model or options of the algorithm that cannot do what the plan asks for.
 
     here: the run will be on this machine. known: models that are not built again; one that is built is added."""
     experiment, options = plan.config.experiment, plan.config.engine
-    asked = experiment.precision in ("tf32", "bf16") or experiment.device == "cuda" or options.gpus_per_node
+    asked = experiment.precision in ("tf32", "bf16") or options.device not in (AUTO, CPU) or options.gpus_per_node
     if asked and here and experiment.gradients != "none":
-        _check_devices(plan)
+        check_devices(plan.config, plan.engine)
     algo = experiment.algo
     if algo.needs_layout or isinstance(experiment.model, (ImportedModel, Torchvision)):
         layout = _layout(experiment, known)
@@ -258,73 +223,3 @@ def _layout(experiment: Experiment, known: KnownModels) -> list[tuple[int, ...]]
         module = experiment.model.build(experiment.data.input_shape, experiment.data.classes)
     known.append((model, [tuple(parameter.shape) for parameter in module.parameters() if parameter.requires_grad]))
     return known[-1][1]
-
-
-def _check_devices(plan: Plan) -> None:
-    from dsgd.host.gpu_facts import chosen_device
-
-    experiment, options = plan.config.experiment, plan.config.engine
-    with prefixed(None):
-        if plan.engine == "sim":
-            names = {chosen_device(experiment.device).type}
-        else:
-            by_rank = worker_devices(options, experiment.nodes, os.environ)
-            names = {name for of_rank in by_rank.values() for name in of_rank}
-    if names == {"cpu"}:
-        problem = _problem(experiment.precision, names)
-    else:  # CUDA, once begun in this process, could not be used in those that are forked of it
-        child = told_by_child(lambda: _problem_in_time(experiment.precision, names))
-        if child.signals:
-            raise Interrupted
-        problem = child.text
-    if problem:
-        raise ConfigError(problem)
-
-
-def _problem_in_time(precision: str, devices: set[str]) -> str:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE_S)
-    return _problem(precision, devices)
-
-
-def _problem(precision: str, devices: set[str]) -> str:
-    """Return what speaks against computing in this precision on these devices, or ""."""
-    import torch
-
-    from dsgd.problem.precision import prepare
-
-    try:
-        for name in sorted(devices):
-            prepare(precision, torch.device(name))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def may_be_on_gpu(config: RunConfig) -> bool:
-    """Return whether gradients may be on a GPU, where this machine has one. Whether `auto` takes it depends on the
-    model's work, which is counted in a process of its own. Raises KeyboardInterrupt after a signal."""
-    options, experiment = config.engine, config.experiment
-    if options.device == CPU or options.gradients in ("none", "compiled"):
-        return False
-    if options.device != "auto" or options.gradients != "auto":
-        return True
-    answer = told_by_child(lambda: _device_of_auto(experiment))
-    if answer.signals or answer.status == EXIT_INTERRUPTED:
-        raise Interrupted
-    return answer.text != CPU
-
-
-def _device_of_auto(experiment: Experiment) -> str:
-    import torch
-
-    from dsgd.gradients.choice import device_of_auto
-    from dsgd.problem.problem import build_problem
-
-    torch.set_num_threads(1)  # a pool of threads has not survived the fork
-    gpu = torch.device("cuda")
-    try:
-        problem = build_problem(replace(experiment, nodes=1))
-    except (ValueError, DataLost):  # as the run itself will say
-        return gpu.type
-    return device_of_auto(problem, experiment.precision, gpu).type

@@ -4,13 +4,14 @@ allowed and that is worst for it. Tensors are on the CPU."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
+
+from dsgd.gradients import device_graphs
 
 
 class FakeStream:
@@ -20,6 +21,13 @@ class FakeStream:
         self.cuda, self.name = cuda, name
         self.queued: list[Callable[[], bool]] = []  # each says whether it could run
         self.done = 0
+
+    def __enter__(self) -> None:
+        self._outer = self.cuda.current_stream()
+        torch.accelerator.set_stream(self)  # pyright: ignore[reportArgumentType]
+
+    def __exit__(self, *_: object) -> None:
+        torch.accelerator.set_stream(self._outer)  # pyright: ignore[reportArgumentType]
 
     def queue(self, operation: Callable[[], object]) -> None:
         def run() -> bool:
@@ -101,6 +109,18 @@ class FakeGraph:
     state: GeneratorState | None = None
     invalid: bool = False
 
+    def __enter__(self) -> None:
+        self.state, self.cuda.capturing = self.cuda.generator.state, self
+        self.state.capturing = True
+
+    def __exit__(self, *_: object) -> None:
+        """As torch's: a capture that has failed ends in an error of its own."""
+        self.cuda.capturing = None
+        if self.invalid:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        assert self.state is not None
+        self.state.capturing = False
+
     def replay(self) -> None:
         state, stream = self.state, self.cuda.current_stream()
         assert state is not None
@@ -119,18 +139,16 @@ class FakeCuda:
         self.generator = FakeGenerator(GeneratorState())
         self.capturing: FakeGraph | None = None
         self._local = threading.local()
-        for name, replacement in {
-            "Event": lambda **_: FakeEvent(self),
-            "Stream": lambda device, **_: self.new_stream(),
-            "current_stream": self.current_stream,
-            "set_stream": lambda stream: setattr(self._local, "stream", stream),
-            "stream": self.on,
-            "default_generators": (self.generator,),
-            "current_device": lambda: 0,
-            "CUDAGraph": lambda: FakeGraph(self),
-            "graph": self.graph,
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, replacement)
+        for where, name, replacement in (
+            (torch, "Event", lambda *_, **__: FakeEvent(self)),
+            (torch, "Stream", lambda device: self.new_stream()),
+            (torch.accelerator, "current_stream", self.current_stream),
+            (torch.accelerator, "set_stream", lambda stream: setattr(self._local, "stream", stream)),
+            (torch.accelerator, "current_device_index", lambda: 0),
+            (torch.cuda, "default_generators", (self.generator,)),
+            (device_graphs, "GRAPH", lambda: FakeGraph(self)),
+        ):
+            monkeypatch.setattr(where, name, replacement)
 
     def new_stream(self, name: str = "") -> FakeStream:
         self.streams.append(FakeStream(self, name or f"stream {len(self.streams)}"))
@@ -138,29 +156,6 @@ class FakeCuda:
 
     def current_stream(self, device: Any = None) -> FakeStream:
         return getattr(self._local, "stream", self.default)
-
-    @contextmanager
-    def on(self, stream: FakeStream) -> Iterator[None]:
-        before, self._local.stream = self.current_stream(), stream
-        try:
-            yield
-        finally:
-            self._local.stream = before
-
-    @contextmanager
-    def graph(self, graph: FakeGraph, stream: FakeStream) -> Iterator[None]:
-        """As torch's: a capture that has failed ends in an error of its own, and its stream stays the current one."""
-        before, self._local.stream = self.current_stream(), stream
-        graph.state, self.capturing = self.generator.state, graph
-        graph.state.capturing = True
-        try:
-            yield
-        finally:
-            self.capturing = None
-            if graph.invalid:
-                raise RuntimeError("operation failed due to a previous error during capture")
-            graph.state.capturing = False
-            self._local.stream = before
 
     def draw(self, seen: list[int]) -> None:
         """Queue a kernel that draws random numbers, and shows by which seed."""

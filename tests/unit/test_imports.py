@@ -31,7 +31,7 @@ WANTED = {
     "experiment": {"checks", "cluster", "crossing", "data", "models", "optim", "topology", "worker"},
     "algorithms": {"checks", "compression", "streams", "topology", "worker"},
     "compression": {"streams", "worker"},
-    "problem": {"data", "experiment", "optim", "streams"},
+    "problem": {"data", "experiment", "host", "optim", "streams"},
     "gradients": {"data", "experiment", "host", "problem", "streams"},
     "record": {"host"},
     "runner": {"checks", "data", "engines.rules", "experiment", "gradients", "host", "models", "optim", "problem"}

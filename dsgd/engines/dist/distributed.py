@@ -40,7 +40,8 @@ from dsgd.record.safe_files import make_inside, read_end
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.record.writer import SUMMARY
 from dsgd.runner.life import checked_digest, live
-from dsgd.runner.plan import Plan, worker_devices
+from dsgd.runner.placement import worker_devices
+from dsgd.runner.plan import Plan
 from dsgd.runner.resume import ENDED
 from dsgd.runner.values import ConfigError, prefixed
 

@@ -33,8 +33,8 @@ class OtherRun(ValueError):
 def snapshot(simulation: Simulation) -> dict[str, Any]:
     """Return the state between two events, as plain values and copies of all live vectors."""
     device = simulation.machine.evaluator.device
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # losses come to the host when it has computed their gradients
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)  # losses come to the host when it has computed their gradients
     return {
         "fingerprint": _fingerprint(simulation),
         "progress": asdict(simulation.progress),

@@ -18,6 +18,7 @@ from dsgd.engines.dist.launch.agreement import Joined
 from dsgd.engines.dist.launch.rendezvous import serve_store
 from dsgd.engines.torch.group_channel import CommunicationFailed
 from dsgd.engines.torch.group_training import GroupTraining
+from dsgd.host.gpu_facts import missing_device
 from dsgd.host.signals import Interrupted, StopRequests
 from dsgd.host.signals import remembered as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
@@ -66,15 +67,17 @@ def _train(training: GroupTraining, stops: StopRequests) -> str:
 @contextmanager
 def _process_group(plan: Plan, joined: Joined, device: torch.device) -> Iterator[None]:
     """Connect the processes, at the address on which they have agreed."""
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if missing := missing_device(device):
+        raise ValueError(missing)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
     limit = timedelta(seconds=plan.config.engine.timeout_s)
     if joined.listener is not None:
         store = serve_store(joined.listener)
     else:
         store = TCPStore(joined.meeting.host, joined.meeting.port, is_master=False, timeout=limit)
     store.set_timeout(limit)
-    backend, nodes = "nccl" if device.type == "cuda" else "gloo", plan.config.experiment.nodes
+    backend, nodes = dist.get_default_backend_for_device(device), plan.config.experiment.nodes
     dist.init_process_group(backend, store=store, rank=joined.rank, world_size=nodes, timeout=limit)
     try:
         yield

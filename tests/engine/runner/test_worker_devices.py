@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
+from dsgd.cli.compose import composed
 from dsgd.host import resources
-from dsgd.runner import plan
-from dsgd.runner.configuration import EngineOptions
-from dsgd.runner.plan import worker_devices
+from dsgd.host.devices import Accelerators
+from dsgd.runner import placement
+from dsgd.runner.configuration import EngineOptions, configure
+from dsgd.runner.placement import check_process_group, worker_devices
 from dsgd.runner.values import ConfigError
+from tests.support.each_row import each_row
 
 TORCHRUN = {"MASTER_ADDR": "n1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "7", "LOCAL_WORLD_SIZE": "4"}
 STEP = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1"}
@@ -31,7 +34,6 @@ def srun(local_rank: int, **more: str) -> dict[str, str]:
 def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the machine have four GPUs, of which a process sees those that its environment names."""
     monkeypatch.setattr(resources, "_folders", lambda driver: 4)
-    monkeypatch.setattr(plan, "visible_gpus", resources.visible_gpus)
 
 
 ALONE = {"CUDA_VISIBLE_DEVICES": "2"}
@@ -84,6 +86,50 @@ def test_more_gpus_than_there_are() -> None:
         with pytest.raises(ConfigError) as caught:
             worker_devices(EngineOptions(gpus_per_node=wanted), nodes, environment)
         assert str(caught.value) == rule
+
+
+@pytest.mark.parametrize("kind", ["accelerator", "cuda"])
+def test_a_device_that_is_asked_for_is_there_for_every_worker(kind: str) -> None:
+    assert worker_devices(EngineOptions(device=kind), 4, {}) == {rank: [f"cuda:{rank}"] for rank in range(4)}
+    rule = "engine.device must be auto or cpu for 5 workers on 4 GPUs (engine.workers_per_gpu=2 lets workers share one)"
+    with pytest.raises(ConfigError) as caught:
+        worker_devices(EngineOptions(device=kind), 5, {})
+    assert str(caught.value) == f"{rule}, got {kind}"
+
+
+def test_the_cpu_can_be_chosen_beside_gpus() -> None:
+    assert worker_devices(EngineOptions(device="cpu"), 2, {}) == {0: ["cpu"], 1: ["cpu"]}
+
+
+def test_a_type_that_is_not_torch_s_accelerator_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        worker_devices(EngineOptions(device="xpu"), 2, {})
+    assert str(caught.value) == "engine.device must be auto, cpu, accelerator or cuda, which torch has here, got xpu"
+
+
+@each_row(
+    ("line", "refused"),
+    [
+        (["algo=sync", "nodes=2"], True),
+        (["algo=gossip", "nodes=2"], False),
+        (["algo=sync", "nodes=1"], False),
+        (["algo=sync", "nodes=2", "engine.device=cpu"], False),
+        (["algo=sync", "nodes=4", "engine.workers_per_gpu=2"], False),
+        (["algo=sync", "nodes=4"], False),  # on the CPU: the two devices are too few
+    ],
+)
+def test_averages_over_all_need_a_process_group(
+    line: list[str], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "accelerators", lambda environment: Accelerators("warp", 2))
+    config = configure(composed(["engine=dist", *line]))
+    if not refused:
+        check_process_group(config)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_process_group(config)
+    rule = "engine.device must be cpu where torch.distributed has no process group for warp devices"
+    assert str(caught.value) == f"{rule} (with engine.workers_per_gpu=2 or more, sums go through the CPU), got auto"
 
 
 def test_workers_that_share_a_gpu() -> None:

@@ -104,7 +104,7 @@ def test_a_snapshot_waits_for_what_a_gpu_still_writes(monkeypatch: pytest.Monkey
     stopped_at(10, simulation)
     x = simulation.machine.nodes[0].worker.x
     monkeypatch.setattr(simulation.machine.evaluator, "device", torch.device("cuda"))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: x.fill_(7))
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: x.fill_(7))
     vectors = snapshot(simulation)["vectors"]
     assert any(torch.equal(vector, torch.full_like(x, 7)) for vector in vectors)
 

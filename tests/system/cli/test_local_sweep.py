@@ -11,7 +11,9 @@ import pytest
 from dsgd.cli import local_sweep
 from dsgd.cli.compose import Job, composed
 from dsgd.cli.local_sweep import LocalSweep, jobs_at_once
+from dsgd.host.devices import Accelerators
 from dsgd.host.signals import Interruption
+from dsgd.runner import placement
 from dsgd.runner.plan import plan_run
 from tests.support.command import PATIENCE_S, call, lines, marks, shell, start, summary, wait_until
 from tests.support.faults.victims import family
@@ -217,7 +219,7 @@ def test_jobs_share_the_machine_beside_a_gpu_unless_one_takes_it(
     line: list[str], alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `auto` chooses: small models are computed by the CPU's kernels, where there is a GPU, too."""
-    monkeypatch.setattr(local_sweep, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(placement, "accelerators", lambda environment: Accelerators("cuda", 1, "nccl"))
     monkeypatch.setattr(local_sweep, "cores", lambda: 6)
     plans = [plan_run(composed(["engine=sim", "nodes=2", f"seed={seed}", *line]), []) for seed in range(2)]
     small = plan_run(composed(["engine=sim", "nodes=2", "model=mlp", "model.hidden=[8]"]), [])

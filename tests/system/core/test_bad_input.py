@@ -77,6 +77,10 @@ CASES = [
     # what only torch can tell
     ("algo=compressed algo.rank=32", "algo.rank must be <= 31 (more would compress no layer of this model), got 32"),
     ("engine=sim engine.device=cpu precision=tf32", "precision must be fp32, fp64, bf16 or fp16 on a CPU, got tf32"),
+    ("engine=sim engine.device=xpu", "engine.device must be cpu or auto where torch has no accelerator, got xpu"),
+    ("engine=dist engine.device=warp", "engine.device must be cpu or auto where torch has no accelerator, got warp"),
+    ("engine.device=accelerator", "engine.device must be cpu or auto where torch has no accelerator, got accelerator"),
+    ("engine.device=cuda:1", "engine.device must be auto, cpu, accelerator, or one of torch's types", "got 'cuda:1'"),
     ("engine=dist engine.gpus_per_node=1000", "engine.gpus_per_node must be <= ", "got 1000"),
     ("engine=sim model=import model.target=no.such.thing", "model.target must be importable, got 'no.such.thing'"),
     ("model=import model.target=torch.nn.Linear", "model.target=torch.nn.Linear fails: TypeError: "),

@@ -7,7 +7,7 @@ import torch
 
 from dsgd.gradients import choice
 from dsgd.gradients.choice import choose_evaluator, device_of_auto
-from dsgd.host import gpu_facts
+from dsgd.host import devices
 from dsgd.host.gpu_facts import chosen_device
 from dsgd.problem.problem import build_problem
 from tests.support.each_row import each_row
@@ -41,7 +41,7 @@ def test_a_gpu_with_a_name_of_mig_is_seen_without_cuda(monkeypatch: pytest.Monke
     def begun() -> int:
         raise AssertionError("CUDA has begun")
 
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: CUDA)
     monkeypatch.setattr(torch.cuda, "is_available", begun)
-    monkeypatch.setattr(gpu_facts, "visible_gpus", lambda environment: 1)
+    monkeypatch.setattr(devices, "visible_gpus", lambda environment: 1)
     assert chosen_device("auto") == CUDA

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dsgd.gradients.compiled import CompiledEvaluator
-from dsgd.gradients.cuda_graphs import GraphEvaluator
+from dsgd.gradients.device_graphs import GraphEvaluator
 from dsgd.gradients.evaluators import GradientEvaluator, LoopEvaluator, PendingGradient
 from dsgd.problem.problem import Problem, build_problem, without_single
 from tests.support.each_row import each_row

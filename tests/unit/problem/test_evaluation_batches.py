@@ -16,7 +16,7 @@ def test_data_on_a_gpu_are_evaluated_in_larger_batches(monkeypatch: pytest.Monke
     sizes, measured, statistics = [], [], []
     for on_gpu in (False, True):
         with monkeypatch.context() as device:
-            device.setattr(torch.Tensor, "is_cuda", on_gpu)
+            device.setattr(torch.Tensor, "is_cpu", not on_gpu)
             sizes.append([len(labels) for _, labels in evaluation_batches(of.data, test=False)])
             measured.append(of.evaluate(of.start, of.start_buffers, test=False))
             statistics.append(of.recalibrated(of.start, limit=None))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dsgd.engines.dist.worker.averaging import Groups
 from dsgd.engines.dist.worker.compute import Compute
+from dsgd.problem import precision as arithmetic
 from dsgd.problem.precision import prepare
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.each_row import each_row
@@ -124,6 +125,7 @@ def test_channels_last_is_how_the_kernels_lie_in_memory() -> None:
 @each_row("precision", ["fp32", "tf32", "fp64"])
 def test_the_settings_of_a_gpu_can_be_read_whoever_asks(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch has two sets of them and raises where they differ; the compiler asks for the older one."""
+    monkeypatch.setattr(arithmetic, "missing_device", lambda device: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     try:
         prepare(precision, torch.device("cuda"))
@@ -140,6 +142,7 @@ def test_the_settings_of_a_gpu_can_be_read_whoever_asks(precision: str, monkeypa
 def test_an_operation_that_only_a_gpu_has_no_deterministic_form_of_is_a_warning_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(arithmetic, "missing_device", lambda device: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     try:
         for device, mode in ((CPU, 2), (torch.device("cuda"), 1)):

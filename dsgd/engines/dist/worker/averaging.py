@@ -1,10 +1,10 @@
 """Sums of vectors over all workers, and the thread that averages vectors with them.
 
-Workers with GPUs of their own are a process group of NCCL. Others are a ring of the plane's own connections
-(pairwise/ring.py), by way of the host's memory where they share a GPU, or with `engine.collectives=torch` a process
-group of UCC, if torch was built with it, or of gloo. Each serves one thread: operations of two threads would mix
-silently. So there are two, one for the gradients that the compute thread reduces, and one for the
-vectors of `Averaging`.
+Workers with accelerators of their own are a process group of its backend, on CUDA NCCL. Others are a ring of the
+plane's own connections (pairwise/ring.py), by way of the host's memory where they share a device, or with
+`engine.collectives=torch` a process group of UCC, if torch was built with it, or of gloo. Each serves one thread:
+operations of two threads would mix silently. So there are two, one for the gradients that the compute thread reduces,
+and one for the vectors of `Averaging`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
     """
     if nodes == 1:
         return Groups(rank, nodes)
-    backend = "nccl" if device.type == "cuda" else "ucc" if dist.is_ucc_available() else "gloo"
+    backend = group_backend(device)
     if backend == "nccl" and not os.environ.get("NCCL_SOCKET_IFNAME"):
         os.environ["NCCL_SOCKET_IFNAME"] = f"={interface_of(address)}"  # without the sign every name that begins so
     if backend == "gloo" and not os.environ.get("GLOO_SOCKET_IFNAME"):
@@ -170,6 +170,14 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
                 dist.destroy_process_group()
         raise
     return Groups(rank, nodes, *summations)
+
+
+def group_backend(device: torch.device) -> str:
+    """Return the backend of process groups for vectors on this device: on CPUs UCC, if torch was built with it, or
+    gloo; the accelerator's own, on CUDA NCCL."""
+    if device.type == "cpu":
+        return "ucc" if dist.is_ucc_available() else "gloo"
+    return dist.get_default_backend_for_device(device)
 
 
 @contextmanager
@@ -242,5 +250,5 @@ class Averaging:
 
 def finish_work(device: torch.device) -> None:
     """Wait for this thread's work on the device, so that other threads and the CPU may use the results."""
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
+    if device.type != "cpu":
+        torch.accelerator.current_stream(device).synchronize()

@@ -37,7 +37,7 @@ class Batch:
 
     inputs: Tensor
     targets: Tensor
-    arrives: torch.cuda.Event | None
+    arrives: torch.Event | None
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -45,7 +45,7 @@ class Batch:
     def wait(self) -> None:
         """Make later work of this thread on the device wait for the copy."""
         if self.arrives is not None:
-            computing = torch.cuda.current_stream(self.inputs.device)
+            computing = torch.accelerator.current_stream(self.inputs.device)
             computing.wait_event(self.arrives)
             for tensor in (self.inputs, self.targets):
                 tensor.record_stream(computing)
@@ -60,7 +60,7 @@ class Batches:
         self._data = data
         self._dtype = dtype
         self._devices = devices
-        self._streams = [torch.cuda.Stream(device) if device.type == "cuda" else None for device in devices]
+        self._streams = [torch.Stream(device) if device.type != "cpu" else None for device in devices]
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")  # starts no thread before its first task
         self._ahead: tuple[tuple[int, int], Future[list[Batch]]] | None = None
 
@@ -91,11 +91,9 @@ class Batches:
         stream, device = self._streams[index], self._devices[index]
         if stream is None:
             return Batch(inputs, targets, None)
-        with torch.cuda.stream(stream):
+        with stream:
             pinned = (part if part.is_pinned() else part.pin_memory() for part in (inputs, targets))
             inputs, targets = (part.to(device, non_blocking=True) for part in pinned)
             if inputs.dtype == torch.uint8 and isinstance(self._data, Pixels):
                 inputs = normalised(inputs, self._data, self._dtype)
-            arrives = torch.cuda.Event()
-            arrives.record(stream)
-            return Batch(inputs, targets, arrives)
+            return Batch(inputs, targets, stream.record_event())

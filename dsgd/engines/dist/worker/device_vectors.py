@@ -27,7 +27,7 @@ class DeviceThread:
 
     def __init__(self, device: torch.device, name: str) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._stream = torch.Stream(device) if device.type != "cpu" else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)  # starts no thread before its first task
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -35,12 +35,12 @@ class DeviceThread:
         future is done."""
         if self._stream is None:
             return self._thread.submit(function, *args, **kwargs)
-        caller = torch.cuda.current_stream(self._device)
+        caller = torch.accelerator.current_stream(self._device)
         begun = caller.record_event() if _tensors([*args, *kwargs.values()]) else None
 
         def call() -> T:
             assert self._stream is not None
-            with torch.cuda.stream(self._stream):
+            with self._stream:
                 if begun is not None:
                     self._stream.wait_event(begun)
                 result = function(*args, **kwargs)
@@ -59,7 +59,7 @@ class DeviceThread:
 def _tensors(value: Any) -> list[Tensor]:
     """Return the tensors on a GPU: the object itself, or those among the values of a mapping or sequence."""
     if isinstance(value, Tensor):
-        return [value] if value.is_cuda else []
+        return [] if value.is_cpu else [value]
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
     return [tensor for each in several for tensor in _tensors(each)]
 
@@ -136,13 +136,13 @@ class DeviceVectors:
 
     def _publish(self, x: Tensor, steps: int) -> None:
         at_host = self._to_host(x)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        if self._device.type != "cpu":
+            torch.accelerator.current_stream(self._device).synchronize()
         self._plane.publish(at_host, steps)
 
     def _to_host(self, vector: Tensor) -> Tensor:
         """Begin to copy a vector to page-locked memory, which torch keeps for the next one."""
-        at_host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=self._device.type == "cuda")
+        at_host = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=self._device.type != "cpu")
         return at_host.copy_(vector.detach(), non_blocking=True)
 
     def _each_to_host(self, vectors: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -25,6 +24,7 @@ from dsgd.engines.dist.worker.pass_record import interval_vector
 from dsgd.engines.dist.worker.process import READ_CENTRE, CoordinatorClient, connect_peers, open_plane
 from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.step_rules import Shard
+from dsgd.host import cuda
 from dsgd.host.gpu_facts import gpu_facts
 from dsgd.host.resources import keep_freed_memory
 from dsgd.problem.precision import prepare
@@ -38,8 +38,8 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     experiment, problem = job.experiment, job.problem
     plane = open_plane(job, rank, client)  # from now on it shows that it is alive: the rest may take long
     devices = [torch.device(name) for name in job.devices[rank]]
-    if devices[0].type == "cuda":
-        _tune_cuda()
+    if devices[0].type == cuda.TYPE:
+        cuda.tune()
     for device in devices:
         prepare(experiment.precision, device)
     joined = connect_peers(plane, client)
@@ -75,14 +75,6 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
         action, arguments = engine.events.get()
         if action in (_handle, give_answer):
             action(*arguments)
-
-
-def _tune_cuda() -> None:
-    """Set how this process uses CUDA, before it begins: page-locked memory that other processes may read, with every
-    driver, and the fastest kernels for the shapes that a run repeats."""
-    if not any(name in os.environ for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")):
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "pinned_use_cuda_host_register:True"
-    torch.backends.cudnn.benchmark = True
 
 
 def _handle(engine: WorkerEngine, message: Message) -> None:

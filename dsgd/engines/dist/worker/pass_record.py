@@ -24,27 +24,27 @@ class ComputeStreams:
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._first = devices[0]
-        self._streams = [torch.cuda.Stream(device) for device in devices if device.type == "cuda"]
+        self._streams = [torch.Stream(device) for device in devices if device.type != "cpu"]
 
     def enter(self) -> None:
         """Make them the current streams of the calling thread, and the first device its current one."""
         torch.get_num_threads()  # a new thread computes with all cores until it has asked how many torch was told
         for stream in reversed(self._streams):
-            torch.cuda.set_stream(stream)
+            torch.accelerator.set_stream(stream)
 
     def call(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Return a function that computes a tensor of the first device in a thread that has entered, after what the
         caller has queued there until now, and for the caller's stream."""
         if not self._streams:
             return compute
-        caller = torch.cuda.current_stream(self._first)
+        caller = torch.accelerator.current_stream(self._first)
         begun = caller.record_event()
 
         def computed() -> Tensor:
             for stream in self._streams:
                 stream.wait_event(begun)
             result = compute()
-            caller.wait_event(torch.cuda.current_stream(self._first).record_event())  # where it is only queued
+            caller.wait_event(torch.accelerator.current_stream(self._first).record_event())  # where it is only queued
             result.record_stream(caller)  # or its memory is used again while the caller's work with it is queued
             return result
 
@@ -56,8 +56,8 @@ class _QueuedPass:
     """A pass that a GPU may not have finished. begun, ended: on its stream. loss: a scalar there."""
 
     step: int
-    begun: torch.cuda.Event
-    ended: torch.cuda.Event
+    begun: torch.Event
+    ended: torch.Event
     loss: Tensor
 
 
@@ -73,17 +73,18 @@ class PassRecord:
         self.loss_limit: float | None = None
         self.busy_s = 0.0
         self.spans: list[tuple[float, float]] | None = [] if trace else None
-        self.late = late and not trace and device.type == "cuda"
+        self.late = late and not trace and device.type != "cpu"
         self._device = device
         self._before: _QueuedPass | None = None
         self._began = 0.0
-        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+        self._events: tuple[torch.Event, torch.Event] | None = None
 
     def begin(self) -> None:
         """A pass begins."""
         self._began = time.monotonic()
         if self.late:
-            self._events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begun, ended = (torch.Event(self._device, enable_timing=True) for _ in range(2))
+            self._events = begun, ended
             self._events[0].record()
 
     def end(self) -> None:

@@ -38,7 +38,7 @@ def order(cuda: FakeCuda) -> list[str]:
 
 
 def queue(order: list[str], what: str) -> None:
-    torch.cuda.current_stream(CUDA).queue(lambda: order.append(what))  # pyright: ignore
+    torch.accelerator.current_stream(CUDA).queue(lambda: order.append(what))  # pyright: ignore
 
 
 def computing(order: list[str], monkeypatch: pytest.MonkeyPatch, late: bool) -> Compute:
@@ -73,7 +73,7 @@ def test_a_gradient_begins_after_its_caller_s_work_and_no_copy_waits_for_it(
     gradient = compute.gradient(problem.start, problem.start_buffers, 0, 0)
     assert queued.wait(60)
     with monkeypatch.context() as on_gpu:
-        on_gpu.setattr(Tensor, "is_cuda", True)
+        on_gpu.setattr(Tensor, "is_cpu", False)
         copied = copies.submit(lambda x: (queue(order, "copy"), {1: x})[1], torch.zeros(1)).result()
         assert [stream for tensor, stream in used if tensor is copied[1]] == [cuda.default]
     assert order == ["step", "copy"]

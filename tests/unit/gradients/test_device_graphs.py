@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.gradients import cuda_graphs
-from dsgd.gradients.cuda_graphs import CapturedPass, GraphEvaluator, Uncapturable
+from dsgd.gradients import device_graphs
+from dsgd.gradients.device_graphs import CapturedPass, GraphEvaluator, Uncapturable
 from dsgd.gradients.evaluators import PendingGradient
 from dsgd.problem.problem import Problem
 from tests.support.each_row import each_row
@@ -32,7 +32,7 @@ def test_graphs_that_draw_side_by_side_have_each_their_own_seed(cuda: FakeCuda) 
         of.clear()  # of the warm-up
     for step in range(2):
         for rank, captured in enumerate(passes):
-            with torch.cuda.stream(captured.stream):
+            with captured.stream:
                 captured.replay(10 * step + rank)
     cuda.run()
     assert seen == [[0, 10], [1, 11], [2, 12]]
@@ -54,7 +54,7 @@ def test_a_capture_that_fails_names_its_cause_and_leaves_stream_and_generator_us
 
     with pytest.raises(RuntimeError, match=r"^Cannot copy between"):
         CapturedPass(function, CUDA)
-    assert torch.cuda.current_stream(CUDA) is cuda.default
+    assert torch.accelerator.current_stream(CUDA) is cuda.default
     seen: list[int] = []
     cuda.draw(seen)
     cuda.run()
@@ -73,7 +73,7 @@ def test_where_memory_ends_the_lanes_that_there_are_serve(
         made.append(problem)
         return object()
 
-    monkeypatch.setattr(cuda_graphs, "_Lane", lane)
+    monkeypatch.setattr(device_graphs, "_Lane", lane)
     monkeypatch.setattr(Problem, "live_on", lambda problem, device: None)
     of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
     if streams is None:
@@ -85,7 +85,7 @@ def test_where_memory_ends_the_lanes_that_there_are_serve(
 
 def test_whether_a_module_draws_is_known_before_its_first_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[Any] = []
-    monkeypatch.setattr(cuda_graphs, "_Lane", lambda problem: known.append(problem.draws))
+    monkeypatch.setattr(device_graphs, "_Lane", lambda problem: known.append(problem.draws))
     for rate, draws in ((0.5, True), (0.0, False)):
         of = problem_of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(rate), torch.nn.Linear(64, 10)))
         GraphEvaluator(of, torch.device("cpu"))

@@ -1,5 +1,5 @@
-"""Evaluates gradients one after the other on a GPU, where launching their many small kernels would take most of the
-time: as replays of one CUDA graph, several at a time on streams of their own.
+"""Evaluates gradients one after the other on an accelerator, where launching their many small kernels would take most
+of the time: as replays of one graph of the device, several at a time on streams of their own.
 
 All replays run the same kernels, so a gradient has the same bits whatever is computed beside it. Vectors, and data that
 fit, stay on the GPU. The host reads nothing but the losses, each when its gradient is used: the others are computed
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from dsgd.data.protocols import is_joint
 from dsgd.gradients.evaluators import PendingGradient
+from dsgd.host import cuda
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed
 
@@ -24,27 +25,29 @@ STREAMS = 8  # more than the kernels of a small network can fill
 
 WARM_UP = 3  # calls before the capture, in which libraries choose their kernels
 
+GRAPH: Any = getattr(torch.accelerator, "Graph", None)  # None: a version of torch that has graphs of CUDA alone
+
 T = TypeVar("T")
 
 
 class CapturedPass(Generic[T]):
-    """Capture a function as a CUDA graph, to replay it on a stream of its own beside other graphs.
+    """Capture a function as a graph of the device, to replay it on a stream of its own beside other graphs.
 
     Random numbers come from a generator of its own. Before torch 2.12 a generator has one place on the device for its
     seed, which all graphs of this generator read: replays of several graphs side by side would read each other's. A
     capture that fails leaves its generator unusable; torch's own is not touched.
 
     stream: of the replays. result: what the function returned, at the places where each replay writes it. Raises the
-    error of the function, or RuntimeError of CUDA, and leaves the current stream as it was."""
+    error of the function, or RuntimeError of the device, and leaves the current stream as it was."""
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
-        index = torch.cuda.current_device() if device.index is None else device.index
-        self._global = torch.cuda.default_generators[index]
+        index = torch.accelerator.current_device_index() if device.index is None else device.index
+        self._global = _default_generator(device.type, index)
         self._generator = self._global.clone_state()
-        self._graph = torch.cuda.CUDAGraph()
-        self.stream = torch.cuda.Stream(device)
-        self.stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(self.stream), self._drawing():
+        self._graph = GRAPH() if GRAPH else cuda.new_graph()
+        self.stream = torch.Stream(torch.device(device.type, index))
+        self.stream.wait_stream(torch.accelerator.current_stream(device))
+        with self.stream, self._drawing():
             for _ in range(WARM_UP):
                 function()
             self.stream.synchronize()
@@ -59,15 +62,18 @@ class CapturedPass(Generic[T]):
     def _captured(self, function: Callable[[], T]) -> T:
         failure: Exception | None = None
         try:
-            with torch.cuda.graph(self._graph, stream=self.stream):
+            with self._capturing():
                 try:
                     return function()
-                except Exception as error:  # of the module's code or of CUDA
+                except Exception as error:  # of the module's code or of the device
                     failure = error
                     raise
         except RuntimeError as error:
             # ending a capture that has failed raises once more, without the cause
             raise failure or error from None
+
+    def _capturing(self) -> AbstractContextManager[object]:
+        return self._graph if GRAPH else cuda.capturing(self._graph, self.stream)
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
@@ -80,12 +86,20 @@ class CapturedPass(Generic[T]):
             self._global.graphsafe_set_state(before)
 
 
+def _default_generator(kind: str, index: int) -> torch.Generator:
+    """Return torch's global generator of a device. Raises RuntimeError for an accelerator that shows none."""
+    generators = getattr(torch.get_device_module(kind), "default_generators", None)
+    if not generators:
+        raise RuntimeError(f"torch shows no generator of {kind} devices")
+    return generators[index]
+
+
 class Uncapturable(Exception):
-    """Raised for a module whose gradient is no CUDA graph; says why in one line."""
+    """Raised for a module whose gradient is no graph of the device; says why in one line."""
 
 
 class GraphEvaluator:
-    """Evaluate gradients as replays of a CUDA graph; on a CPU as the same passes without one.
+    """Evaluate gradients as replays of a graph of the device; on a CPU as the same passes without one.
 
     Moves the problem, its vectors and its data to the device. streams: how many gradients at a time; fewer where the
     GPU has no memory for so many. Raises Uncapturable."""
@@ -98,9 +112,9 @@ class GraphEvaluator:
             # by the module itself, which shows whether it draws: a replay leaves torch's random stream alone
             problem.gradient_and_loss(problem.start.clone(), problem.start_buffers.clone(), 0, 0)
             self._lanes = [_Lane(problem)]
-        except (RuntimeError, ModelFailed) as error:  # of CUDA, which names the operation
+        except (RuntimeError, ModelFailed) as error:  # of the device, which names the operation
             raise Uncapturable(" ".join(str(error).split())) from error
-        while device.type == "cuda" and len(self._lanes) < streams:
+        while device.type != "cpu" and len(self._lanes) < streams:
             try:
                 self._lanes.append(_Lane(problem))
             except torch.OutOfMemoryError:
@@ -116,7 +130,7 @@ class GraphEvaluator:
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
         points = [item.snapshot for item in pending if item.snapshot is not None]
         values = [torch.empty_like(x) for x in points]
-        losses = torch.empty(len(pending), dtype=self.problem.dtype, pin_memory=self.device.type == "cuda")
+        losses = torch.empty(len(pending), dtype=self.problem.dtype, pin_memory=self.device.type != "cpu")
         data = self.problem.data
         # before the lanes, which wait for it: hundreds of batches are drawn and made in a few operations
         joint = data.batches([item.rank for item in pending], [item.step for item in pending]) if is_joint(data) else ()
@@ -143,12 +157,13 @@ class _Lane:
         self._problem = problem.twin() if problem.state.in_place else problem
         self._x, self._buffers = problem.start.clone(), problem.start_buffers.clone()
         self._inputs, self._targets = (part.to(problem.device, copy=True) for part in problem.data.batch(0, 0))
-        on_gpu = problem.device.type == "cuda"
+        on_gpu = problem.device.type != "cpu"
+        self._problem.state.is_captured = on_gpu
         self._captured = CapturedPass(self._pass, problem.device) if on_gpu else None
 
     def queue(self) -> AbstractContextManager[object]:
         """Return a context in which work on the device is queued on this lane's stream."""
-        return nullcontext() if self._captured is None else torch.cuda.stream(self._captured.stream)
+        return nullcontext() if self._captured is None else self._captured.stream
 
     def gradient(
         self, x: Tensor, buffers: Tensor, batch: tuple[Tensor, Tensor], g: Tensor, loss: Tensor, seed: int | None
@@ -169,19 +184,19 @@ class _Lane:
         loss.copy_(computed[1], non_blocking=True)
         buffers.copy_(self._buffers)
 
-    def event(self) -> torch.cuda.Event | torch.Event | None:
+    def event(self) -> torch.Event | None:
         """Return the end of what this lane has queued so far; None on a CPU."""
         return None if self._captured is None else self._captured.stream.record_event()
 
     def wait_for_caller(self) -> None:
         """Let later work of this lane begin after what the caller has queued so far."""
         if self._captured is not None:
-            self._captured.stream.wait_stream(torch.cuda.current_stream(self._problem.device))
+            self._captured.stream.wait_stream(torch.accelerator.current_stream(self._problem.device))
 
     def join_caller(self) -> None:
         """Let later work of the caller begin after what this lane has queued so far."""
         if self._captured is not None:
-            torch.cuda.current_stream(self._problem.device).wait_stream(self._captured.stream)
+            torch.accelerator.current_stream(self._problem.device).wait_stream(self._captured.stream)
 
     def _pass(self) -> tuple[Tensor, Tensor]:
         self._problem.state.release()

@@ -1,0 +1,111 @@
+"""The devices that torch can compute on here, counted without beginning an accelerator in this process: those that are
+forked of it could not use it then.
+
+NVIDIA's GPUs are counted by their driver. Where there may be others, a child process imports torch and asks it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+from dsgd.host.fork import told_by_child
+from dsgd.host.resources import visible_gpus
+from dsgd.host.signals import Interrupted
+
+AUTO, CPU, ACCELERATOR = "auto", "cpu", "accelerator"  # choices of engine.device, besides types of torch
+NVIDIA, NVIDIA_GROUP = "cuda", "nccl"
+EXTENSIONS = "torch.backends"  # entry points of packages that bring torch an accelerator
+DEVICE_FILES = ("/dev/kfd", "/dev/dri", "/dev/accel")  # of AMD, of Intel, of others
+PATIENCE_S = 60  # for an accelerator to begin
+
+
+@dataclass(frozen=True)
+class Accelerators:
+    """The devices of torch's accelerator that this process may use.
+
+    type: torch's name, such as cuda or xpu; "" without an accelerator. group: the backend of torch.distributed for its
+    tensors; "" if it has none. why: what keeps its devices from being counted, in one line; "" if nothing does."""
+
+    type: str = ""
+    count: int = 0
+    group: str = ""
+    why: str = ""
+
+    @property
+    def described(self) -> str:
+        """Return their number and kind, such as `4 GPUs`."""
+        kind = "GPU" if self.type in ("", NVIDIA) else f"{self.type} device"
+        number = f"1 {kind}" if self.count == 1 else f"{self.count} {kind}s"
+        return f"{number}, which cannot be counted ({self.why})," if self.why else number
+
+
+def accelerators(environment: Mapping[str, str]) -> Accelerators:
+    """Return the devices of torch's accelerator. Raises Interrupted after a signal."""
+    gpus = visible_gpus(environment)
+    present = asked() if _may_have_others(bool(gpus)) else Accelerators()
+    if present.type not in ("", NVIDIA) or not gpus:
+        return present
+    return Accelerators(NVIDIA, gpus, NVIDIA_GROUP)
+
+
+def refusal(name: str, present: Accelerators) -> str:
+    """Return why gradients cannot be where `engine.device` says; "" if they can. present: what is here."""
+    if name in (AUTO, CPU) or (present.count and name in (ACCELERATOR, present.type)):
+        return ""
+    if present.why:
+        return f"engine.device must be cpu or auto where devices cannot be counted ({present.why}), got {name}"
+    if not present.count:
+        return f"engine.device must be cpu or auto where torch has no accelerator, got {name}"
+    return f"engine.device must be auto, cpu, accelerator or {present.type}, which torch has here, got {name}"
+
+
+@functools.cache
+def asked() -> Accelerators:
+    """Return what torch says in a child process."""
+    child = told_by_child(_asked_of_torch)
+    if child.signals:
+        raise Interrupted
+    if child.status:
+        return Accelerators(why=f"torch's accelerator did not begin: exit status {child.status}")
+    return Accelerators(**json.loads(child.text))
+
+
+def _asked_of_torch() -> str:
+    """Return `Accelerators` as JSON."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE_S)
+    import torch
+    import torch.distributed as dist
+
+    device = torch.accelerator.current_accelerator()
+    if device is None:
+        return json.dumps({})
+    try:
+        count, why = torch.accelerator.device_count(), ""
+    except (AttributeError, NotImplementedError, RuntimeError) as error:
+        count, why = 0, " ".join(f"{device.type}: {error}".split())
+    group = dist.Backend.default_device_backend_map.get(device.type, "") if dist.is_available() else ""
+    group = group if group and dist.is_backend_available(group) else ""
+    return json.dumps(asdict(Accelerators(device.type, count, group, why)))
+
+
+@functools.cache
+def _may_have_others(nvidia: bool) -> bool:
+    """Return whether torch may have another accelerator than NVIDIA's GPUs, without importing it. nvidia: it may have
+    these."""
+    if entry_points(group=EXTENSIONS):
+        return True
+    if nvidia:  # torch's packages are built for one kind of accelerator
+        return False
+    try:
+        built_for_cpu = version("torch").endswith("+cpu")
+    except PackageNotFoundError:  # built from source, without its metadata
+        built_for_cpu = False
+    return not built_for_cpu and (sys.platform == "darwin" or any(map(os.path.exists, DEVICE_FILES)))
