@@ -266,6 +266,16 @@ class Compute:
         g = torch.empty_like(at)
         reductions: list[Callable[[], None]] = []
 
+        finished: list[torch.Event] = []  # of gradients on several devices
+
+        def reduce_beside(bucket: GradientBucket) -> None:
+            with self._streams.entered(finished):
+                reduce(bucket)
+
+        def report_beside(index: int) -> None:
+            finished.append(torch.accelerator.current_stream().record_event())
+            reducer.report(index)
+
         def reduce(bucket: GradientBucket) -> None:
             part = g[bucket.begin : bucket.end]
             replicas[0].collect(bucket, factors[0] / scale, 1 / workers, part)
@@ -276,11 +286,13 @@ class Compute:
             if workers > 1 and self._groups.gradients is not None:
                 reductions.append(self._groups.gradients.begin(part, f"all-reduce of step {step}"))
 
-        reducer = InOrderReducer(self._buckets, len(replicas), reduce)
+        beside = len(replicas) > 1 and g.device.type != "cpu"
+        reducer = InOrderReducer(self._buckets, len(replicas), reduce_beside if beside else reduce)
+        report = report_beside if beside else reducer.report
 
         def run(index: int) -> Tensor:
             replica = replicas[index]
-            return replica.run(at.to(replica.device), statistics[index], batches[index], weights[index], reducer.report)
+            return replica.run(at.to(replica.device), statistics[index], batches[index], weights[index], report)
 
         if len(replicas) == 1:
             loss = run(0)

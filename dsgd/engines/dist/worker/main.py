@@ -42,6 +42,8 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
         cuda.tune()
     for device in devices:
         prepare(experiment.precision, device)
+    if devices[0].type != "cpu":  # for code of the user's that names none
+        torch.accelerator.set_device_index(devices[0])
     joined = connect_peers(plane, client)
     groups = _join_groups(job, rank, plane, joined, client.local_address, devices[0])
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))

@@ -5,7 +5,8 @@ is beyond the limit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,21 @@ class ComputeStreams:
         for stream in reversed(self._streams):
             torch.accelerator.set_stream(stream)
 
+    @contextmanager
+    def entered(self, events: list[torch.Event]) -> Iterator[None]:
+        """Make them the current streams of any thread inside of the block, after these events, which are removed.
+
+        A backward pass runs hooks in a thread of torch's for each device, where the streams of the other devices are
+        the default ones."""
+        with ExitStack() as stack:
+            for stream in reversed(self._streams):
+                stack.enter_context(stream)
+            while events:
+                event = events.pop()
+                for stream in self._streams:
+                    stream.wait_event(event)
+            yield
+
     def call(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Return a function that computes a tensor of the first device in a thread that has entered, after what the
         caller has queued there until now, and for the caller's stream."""
@@ -43,8 +59,10 @@ class ComputeStreams:
         def computed() -> Tensor:
             for stream in self._streams:
                 stream.wait_event(begun)
-            result = compute()
-            caller.wait_event(torch.accelerator.current_stream(self._first).record_event())  # where it is only queued
+            try:
+                result = compute()
+            finally:  # where it is only queued, also with an error: the caller frees or changes what it reads
+                caller.wait_event(torch.accelerator.current_stream(self._first).record_event())
             result.record_stream(caller)  # or its memory is used again while the caller's work with it is queued
             return result
 
