@@ -30,6 +30,7 @@ WITHOUT_EFFECT = (
     "sweep.",
     "budget.",
 )  # beginnings of overrides that need not be the same
+DEVICE = "engine.device"  # may differ from that of a checkpoint named by its path, whose vectors are on the CPU
 AUTO = "auto"
 FOLLOWS_NO_BUDGET = ("constant", "step")  # schedules whose rates do not depend on when training ends
 ENDED = ("completed", "diverged")  # statuses of a run that came to its end
@@ -160,9 +161,9 @@ def in_use(folder: Path) -> ConfigError:
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration to resume with: that in the checkpoint's header, with a larger budget if one is given.
 
-    Each other override besides resume=PATH must give what the checkpoint has; raises ConfigError at the first that does
-    not. Beside resume=auto the whole configuration must be the same, since it is what finds the run. Raises
-    ConfigError also for code that only the checkpoint names."""
+    Each other override besides resume=PATH, but for the device, must give what the checkpoint has; raises ConfigError
+    at the first that does not. Beside resume=auto the whole configuration must be the same, since it is what finds the
+    run. Raises ConfigError also for code that only the checkpoint names."""
     stored: dict[str, Any] = with_numbers(header["config"])
     check_code(stored, values, CHECKPOINT)
     if larger := budget_given(overrides):
@@ -171,7 +172,10 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
     typed_keys = [text for text in map(_without_sign, overrides) if not text.startswith(WITHOUT_EFFECT)]
     if _names_a_run(overrides):
         for text in typed_keys:
-            _compare_typed(text, stored, values)
+            if text.startswith(f"{DEVICE}=") and isinstance(stored.get("engine"), dict):
+                stored = {**stored, "engine": {**stored["engine"], "device": values["engine"]["device"]}}
+            else:
+                _compare_typed(text, stored, values)
     elif typed_keys:
         _compare_all(stored, values, CHECKPOINT)
     return {**stored, **{key: values[key] for key in FREE_TO_CHANGE}}
@@ -252,6 +256,8 @@ def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str
 
 def compare(stored: Any, given: Any, key: str, where: str) -> None:
     """Raise ConfigError at the first difference. where: the stored value is."""
+    if key == DEVICE and stored is None:  # of real processes, before they had the key
+        stored = AUTO
     if isinstance(stored, dict) and isinstance(given, dict):
         for inner in dict.fromkeys([*stored, *given]):
             compare(stored.get(inner), given.get(inner), f"{key}.{inner}" if key else inner, where)

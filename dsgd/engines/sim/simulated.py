@@ -66,7 +66,9 @@ class SimulatedTraining:
         before = {} if checkpoint is None else checkpoint.header
         compute_deterministically()
         if "gradients" in before:  # what the run began with, whatever it was to choose
-            experiment = replace(experiment, gradients=before["gradients"], device=before["device"])
+            moved = options.device != before["config"]["engine"].get("device", options.device)
+            device = options.device if moved else before["device"]
+            experiment = replace(experiment, gradients=before["gradients"], device=device)
         try:
             with prefixed(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
