@@ -29,7 +29,7 @@ from dsgd.record.safe_files import write_atomically
 from dsgd.report.need_figure import need_figure
 from dsgd.report.style import drawing, save
 from dsgd.report.table_layout import ReportTable
-from dsgd.report.units import bandwidth, duration, size
+from dsgd.report.units import bandwidth, in_units
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError, build
 
@@ -243,9 +243,9 @@ def setting_of(experiment: Experiment) -> str:
     assert cluster.message_bytes is not None
     parts = [
         f"{experiment.nodes} nodes",
-        f"gradient of {duration(cluster.gradient_s)}",
-        f"messages of {size(cluster.message_bytes)}",
-        f"latency {duration(cluster.latency_s)} for the bandwidths",
+        f"gradient of {in_units(cluster.gradient_s, 's')}",
+        f"messages of {in_units(cluster.message_bytes, 'bytes')}",
+        f"latency {in_units(cluster.latency_s, 's')} for the bandwidths",
         "unlimited bandwidth for the latencies",
     ]
     return "; ".join(parts)
@@ -281,7 +281,7 @@ def _bandwidth(bits_per_s: float) -> str:
 def _latency(seconds: float) -> str:
     if seconds <= 0:
         return "none"
-    return "any" if seconds >= LATENCIES[1] else duration(_two_digits(seconds, math.floor))
+    return "any" if seconds >= LATENCIES[1] else in_units(_two_digits(seconds, math.floor), "s")
 
 
 def _two_digits(value: float, whole: Callable[[float], int]) -> float:

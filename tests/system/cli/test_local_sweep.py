@@ -44,7 +44,7 @@ def sweep_of(folder: Path, at_once: int, *kinds: str) -> LocalSweep:
     """Return a sweep whose jobs are of these kinds."""
     runs = [Job({}, [], folder / str(number), folder, f"{kind} {number}") for number, kind in enumerate(kinds)]
     sweep = LocalSweep(runs, at_once, {}, Interruption())
-    sweep._kinds = list(kinds)
+    sweep._kinds = list[str | None](kinds)
     return sweep
 
 
