@@ -1,0 +1,48 @@
+// The devices as torch sees them.
+#pragma once
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+
+#include "order.h"
+
+namespace emu {
+
+constexpr auto TYPE = c10::DeviceType::PrivateUse1;
+
+c10::Allocator* device_allocator();
+int current_device();
+void set_device(int device);
+int current_stream(int device);
+at::Generator host_generator(int device);  // that a kernel draws from for the device's default one
+at::Generator host_generator(const at::Generator& generator);
+const at::Generator& default_generator(int device);
+void grow(c10::StorageImpl* storage, size_t bytes);
+int64_t kernels();
+
+inline Allocation* allocation_of(const at::Tensor& t) {
+  return t.has_storage() ? (Allocation*)t.storage().data_ptr().get_context() : nullptr;
+}
+
+inline std::string text_of(const at::Tensor& t) {
+  std::string text = std::string(c10::toString(t.scalar_type())) + "[";
+  for (int64_t i = 0; i < t.dim(); i++) text += (i ? ", " : "") + std::to_string(t.size(i));
+  return text + "]";
+}
+
+// Queues an operation and keeps what it touches open.
+class Kernel {
+ public:
+  Kernel(const std::string& name, int stream, const std::vector<Access>& accesses);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  void writes_new(const at::Tensor& t);  // made by this kernel
+  const int stream;
+  uint64_t tick;
+
+ private:
+  std::string name_;
+  std::vector<Allocation*> open_;
+};
+
+}  // namespace emu
