@@ -161,7 +161,6 @@ class RunConfig:
 
     experiment: Experiment
     engine: EngineOptions
-    wandb: WandbOptions
     trackers: Mapping[str, float]
     values: Mapping[str, Any]
 
@@ -202,8 +201,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     parts = {group: build(cls, values[group], group) for group, cls in PARTS.items()}
     with prefixed(None):
         track = checked(values["track"], list[str], "track")
-        wandb, *others = (parts.pop(name) for name in ("wandb", "tensorboard", "mlflow"))
-        trackers = chosen(track, wandb, *others)
+        trackers = chosen(track, parts.pop("wandb"), parts.pop("tensorboard"), parts.pop("mlflow"))
     engine, cluster, model, data = parts.pop("engine"), parts["cluster"], parts["model"], parts["data"]
 
     with prefixed("cluster"):
@@ -225,7 +223,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     if algo.needs_sgd and not isinstance(experiment.optimizer, SGD):
         given = type(experiment.optimizer).__name__.lower()
         raise ConfigError(f"optimizer must be sgd with {algo.needs_sgd}, got {given}")
-    return RunConfig(experiment, engine, wandb, trackers, values)
+    return RunConfig(experiment, engine, trackers, values)
 
 
 def named_algorithm(

@@ -50,11 +50,10 @@ class CacheUnusable(Exception):
 
 @dataclass(frozen=True)
 class KeptTime:
-    """seconds: of one gradient. measured: the date, as 2026-11-25. path: of the file."""
+    """seconds: of one gradient. measured: the date, as 2026-11-25."""
 
     seconds: float
     measured: str
-    path: Path
 
 
 def kept_time(key: Mapping[str, str]) -> KeptTime | None:
@@ -73,7 +72,7 @@ def kept_time(key: Mapping[str, str]) -> KeptTime | None:
         raise CacheUnusable(f"{path} is no gradient time of this version")
     if not isinstance(measured, str) or not DATE.fullmatch(measured):
         raise CacheUnusable(f"{path} is no gradient time of this version")
-    return KeptTime(seconds, measured, path)
+    return KeptTime(seconds, measured)
 
 
 def keep_time(key: Mapping[str, str], seconds: float) -> None:

@@ -152,11 +152,11 @@ def _check_over_groups(config: RunConfig) -> None:
 
 def with_wandb_group(plan: Plan, group: str) -> Plan:
     """Return the plan of a sweep's job, copied to wandb in the sweep's group unless another one is configured."""
-    config = plan.config
-    if "wandb" not in config.trackers or config.wandb.group is not None:
+    options = plan.config.values["wandb"]
+    if "wandb" not in plan.config.trackers or options.get("group") is not None:
         return plan
-    values = {**config.values, "wandb": {**config.values["wandb"], "group": group}}
-    return replace(plan, config=replace(config, wandb=replace(config.wandb, group=group), values=values))
+    values = {**plan.config.values, "wandb": {**options, "group": group}}
+    return replace(plan, config=replace(plan.config, values=values))
 
 
 def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, str]:
