@@ -20,9 +20,6 @@ from dsgd.comparison.stages import Search, derived, derives
 from dsgd.record.reader import Run
 from dsgd.runner.values import ConfigError
 
-# by the value of the key, then by the place of the seed: the runs of both contenders
-TriedPairs = dict[float, dict[int, tuple[Run, Run]]]
-
 
 @dataclass(frozen=True)
 class Enclosure:
@@ -86,15 +83,17 @@ def find_crossing(
     before: the measured runs of both, by their names, a run for each seed. Raises ConfigError after the runs at the two
     ends if the bracket does not hold the crossing of most seeds."""
     seeds = range(len(before[searches[0].entry.name]))
-    pairs: TriedPairs = {}
     ends = (bracket.low, bracket.high)
     left = len(seeds) * len(searches) * bracket.halvings
-    _measure({value: list(seeds) for value in ends}, bracket.key, searches, before, composer, runner, pairs, left)
-    first_below = _leader_below(bracket, searches, [pairs[value] for value in ends])
+    both = {value: list(seeds) for value in ends}
+    pairs = _measured(both, bracket.key, searches, before, composer, runner, left)
+    first_below = _leader_below(bracket, searches, [[pairs[value, seed] for seed in seeds] for value in ends])
     while True:
         enclosures = [
-            enclose(bracket, {value: _leads(tried[i], first_below) for value, tried in pairs.items() if i in tried})
-            for i in seeds
+            enclose(
+                bracket, {value: _leads(pair, first_below) for (value, place), pair in pairs.items() if place == seed}
+            )
+            for seed in seeds
         ]
         wanted: dict[float, list[int]] = {}
         for seed, enclosure in enumerate(enclosures):
@@ -103,13 +102,13 @@ def find_crossing(
         if not wanted:
             break
         left -= len(searches) * sum(map(len, wanted.values()))
-        _measure(wanted, bracket.key, searches, before, composer, runner, pairs, max(left, 0))
+        pairs |= _measured(wanted, bracket.key, searches, before, composer, runner, max(left, 0))
     first, second = (search.entry for search in searches)
     below, above = (first, second) if first_below else (second, first)
-    runs = {
-        value: [pair if first_below else (pair[1], pair[0]) for _, pair in sorted(tried.items())]
-        for value, tried in sorted(pairs.items())
-    }
+    runs: dict[float, list[tuple[Run, Run]]] = {}
+    for value, seed in sorted(pairs):
+        ours, theirs = pairs[value, seed]
+        runs.setdefault(value, []).append((ours, theirs) if first_below else (theirs, ours))
     return Overtaking(
         bracket.key,
         below.name,
@@ -120,19 +119,18 @@ def find_crossing(
     )
 
 
-def _measure(
+def _measured(
     wanted: Mapping[float, Sequence[int]],
     key: str,
     searches: Sequence[Search],
     before: Mapping[str, list[Run]],
     composer: Composer,
     runner: Runner,
-    pairs: TriedPairs,
     later: int,
-) -> None:
-    """Run both contenders in one round, and add their runs to `pairs`. wanted: values of the key, each with its seeds.
+) -> dict[tuple[float, int], tuple[Run, Run]]:
+    """Return the runs of both contenders, made in one round, by the value of the key and the place of the seed.
 
-    later: how many runs will follow, about."""
+    wanted: values of the key, each with its seeds. later: how many runs will follow, about."""
     jobs: list[Job] = []
     timed = {search.entry.name: derives(search, before, [key]) for search in searches}
     for value, seeds in wanted.items():
@@ -143,6 +141,7 @@ def _measure(
             composed = composer.measuring(search.entry, search.chosen, *conditions)
             jobs += [replace(composed[seed], label=label) for seed in seeds]
     records = iter(runner.run(jobs, later, about=True))
+    pairs: dict[tuple[float, int], tuple[Run, Run]] = {}
     for value, seeds in wanted.items():
         sides = []
         for search in searches:
@@ -152,7 +151,8 @@ def _measure(
                 measured = [derived(before[name][seed], run) for seed, run in zip(seeds, measured, strict=True)]
             sides.append(measured)
         for seed, pair in zip(seeds, zip(*sides, strict=True), strict=True):
-            pairs.setdefault(value, {})[seed] = (pair[0], pair[1])
+            pairs[value, seed] = (pair[0], pair[1])
+    return pairs
 
 
 def _leads(pair: tuple[Run, Run], first: bool = True) -> bool | None:
@@ -161,10 +161,10 @@ def _leads(pair: tuple[Run, Run], first: bool = True) -> bool | None:
     return None if ours == theirs or math.isnan(ours + theirs) else (ours < theirs) == first
 
 
-def _leader_below(bracket: Bracket, searches: Sequence[Search], ends: Sequence[Mapping[int, tuple[Run, Run]]]) -> bool:
+def _leader_below(bracket: Bracket, searches: Sequence[Search], ends: Sequence[Sequence[tuple[Run, Run]]]) -> bool:
     """Return whether the first contender is the one that leads at low values. ends: of the bracket, the runs of each
     seed. Raises ConfigError if neither leads there and is overtaken at the other end on most seeds."""
-    leads = [[_leads(pair) for _, pair in sorted(end.items())] for end in ends]
+    leads = [[_leads(pair) for pair in end] for end in ends]
     seeds = len(leads[0])
     for first_below in (True, False):
         if 2 * list(zip(*leads, strict=True)).count((first_below, not first_below)) > seeds:
