@@ -89,12 +89,10 @@ def find_crossing(
     pairs = _measured(both, bracket.key, searches, before, composer, runner, left)
     first_below = _leader_below(bracket, searches, [[pairs[value, seed] for seed in seeds] for value in ends])
     while True:
-        enclosures = [
-            enclose(
-                bracket, {value: _leads(pair, first_below) for (value, place), pair in pairs.items() if place == seed}
-            )
-            for seed in seeds
-        ]
+        ahead: list[dict[float, bool | None]] = [{} for _ in seeds]
+        for (value, seed), pair in pairs.items():
+            ahead[seed][value] = _leads(pair, first_below)
+        enclosures = [enclose(bracket, of_seed) for of_seed in ahead]
         wanted: dict[float, list[int]] = {}
         for seed, enclosure in enumerate(enclosures):
             if enclosure.next is not None:
