@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +42,8 @@ from dsgd.runner.resume import (
 )
 from dsgd.runner.values import CHOSEN, ConfigError, ends_are_errors
 
+EXIT_STATUS = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}  # by the status of a run; 0 for others
+
 
 def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], interruption: Interruption) -> int:
     """Check the run of a command line, and make it. Returns the exit status; where that run has ended before, 0 after a
@@ -51,7 +53,7 @@ def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], i
     if where is not None and where.step is not None and not given:  # found when SLURM starts the job again
         overrides = [f"{RUN_FOLDER}=outputs/{where.step}_${{hydra.runtime.choices.algo}}_${{nodes}}", *overrides]
     if any("resume=" in text for text in overrides):
-        overrides = [*_choices_to_go_on_with(tree, overrides), *overrides]
+        overrides = [*_stored_choices(tree, overrides), *overrides]
     (job,) = tree.jobs(overrides, multirun=False)
     with interruption.armed(), ends_are_errors():
         try:
@@ -63,7 +65,7 @@ def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], i
             return 0
     set_command(arguments, RUN_FOLDER, quoted(job.folder))
     job.folder = Path(os.path.abspath(job.folder))
-    status = None
+    status = ""
     try:
         import_engines([plan.engine])
         with interruption.armed():
@@ -80,14 +82,14 @@ def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], i
         return EXIT_FAILED
     finally:
         interruption.end()
-        if status is not None and (job.joined is None or job.joined.rank == 0):
+        if status and (job.joined is None or job.joined.rank == 0):
             show({job.folder: status})
             if status in ("interrupted", "failed") and (job.folder / NAME).is_file():
                 print(f"{status}; resume with: {command(job.folder, ours=True)}")
-    return exit_status([status])
+    return EXIT_STATUS.get(status, 0)
 
 
-def _choices_to_go_on_with(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
+def _stored_choices(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
     """Return the choice of each group whose options are given beside resume=PATH, as that run has it: the option may be
     one that the default choice lacks. Also the options that such a choice cannot do without. Of code that only the
     checkpoint names these are null, which is refused where the run is planned."""
@@ -202,13 +204,6 @@ def set_command(arguments: Sequence[str], key: str, folder: str) -> list[str]:
         line.append(f"{key}={folder}")
     sys.argv = [sys.argv[0], *line]
     return line
-
-
-def exit_status(statuses: Collection[str | None]) -> int:
-    """Return the exit status of a command by those of its runs."""
-    if "interrupted" in statuses:
-        return EXIT_INTERRUPTED
-    return EXIT_FAILED if "failed" in statuses else 0
 
 
 def show(outcome: Mapping[Path, str]) -> None:

@@ -25,7 +25,7 @@ from typing import IO
 from dsgd.cli.arguments import SWEEP_FOLDER, one_line
 from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, owned, refuse_links, remove_empty
-from dsgd.cli.jobs import exit_status, plan_job, set_command, show, used
+from dsgd.cli.jobs import EXIT_STATUS, plan_job, set_command, show, used
 from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
 from dsgd.host.fork import Children, Told
@@ -80,7 +80,7 @@ def run_sweep(tree: ConfigTree, options: Namespace, arguments: Sequence[str], in
         if outcome and sweep is not None:
             show({job.folder: outcome[job.folder] for job in jobs if job.folder in outcome})
             sweep.show_unfinished(sweep_command(line))
-    return exit_status(outcome.values())
+    return max((EXIT_STATUS.get(status, 0) for status in outcome.values()), default=0)
 
 
 def _check_jobs(jobs: Sequence[Job], timed: bool) -> None:
