@@ -19,6 +19,7 @@ at::Generator host_generator(const at::Generator& generator);
 const at::Generator& default_generator(int device);
 void grow(c10::StorageImpl* storage, size_t bytes);
 int64_t kernels();
+at::Tensor host_view(const at::Tensor& t);  // of its bytes: neither memory nor a Python object is held
 
 inline Allocation* allocation_of(const at::Tensor& t) {
   return t.has_storage() ? (Allocation*)t.storage().data_ptr().get_context() : nullptr;

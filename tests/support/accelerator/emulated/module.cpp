@@ -29,22 +29,30 @@ PYBIND11_MODULE(native, m) {
   m.def("reset_peak", &reset_peak);
   m.def("default_generator", [](int device) { return default_generator(device); });
   m.def("findings", &findings, pybind11::arg("clear") = false);
-  // A collective's part: queued on the current stream of its device, without the host waiting for it.
-  m.def("queue", [](const std::string& name, const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
+  // A collective's part: queued, without the host waiting for it.
+  m.def("queue", [](const std::string& name, const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes, int64_t stream) {
     std::vector<Access> accesses;
     int device = (reads.empty() ? writes : reads).at(0).device().index();
     for (const auto& t : reads) accesses.push_back({allocation_of(t), false, text_of(t)});
     for (const auto& t : writes) accesses.push_back({allocation_of(t), true, text_of(t)});
-    queue(current_stream(device), name, accesses);
+    queue(stream_of(device, stream), name, accesses);
   });
   m.def("bytes_of", [](const at::Tensor& t) {  // a copy on the host
-    Allocation* a = allocation_of(t);
-    open(a);
-    c10::Storage storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(), c10::DataPtr(t.storage().mutable_data(), c10::kCPU), nullptr, false);
-    auto host = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-    host.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-    auto made = host.clone();
-    close(a);
+    open(allocation_of(t));
+    auto made = host_view(t).clone();
+    close(allocation_of(t));
     return made;
+  });
+  m.def("write", [](const std::string& name, const at::Tensor& t, const at::Tensor& host) {
+    Kernel kernel(name, current_stream(t.device().index()), {{allocation_of(t), true, text_of(t)}});
+    host_view(t).copy_(host);
+  });
+  m.def("before_synchronizing", [](pybind11::function call) {
+    static pybind11::function kept;
+    kept = std::move(call);
+    before_synchronizing() = [] {
+      pybind11::gil_scoped_acquire gil;
+      kept();
+    };
   });
 }

@@ -244,13 +244,6 @@ Allocation* pinned_of(const at::Tensor& t) {
   return a && a->device == PINNED ? a : nullptr;
 }
 
-at::Tensor unowned(const at::Tensor& t) {  // not to hold memory, nor a Python object
-  c10::Storage storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(), c10::DataPtr(t.storage().mutable_data(), c10::kCPU), nullptr, false);
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-  return made;
-}
-
 void fill_wrong(const at::Tensor& t) {
   if (t.is_floating_point() || t.is_complex()) {
     t.fill_(std::numeric_limits<double>::quiet_NaN());
@@ -272,7 +265,7 @@ void copy_to_device(const at::Tensor& host, const at::Tensor& to, bool is_late) 
   Aliases().of(to).copy_(host);
   if (!is_late) return host_waits(kernel.stream);
   if (!is_direct) return;  // its bytes are in a staging buffer by now
-  at::Tensor source = unowned(host);
+  at::Tensor source = host_view(host);
   uint64_t sum = sum_of(source);
   std::string what = text_of(host) + " to emu:" + std::to_string(to.device().index());
   transfer({kernel.stream, kernel.tick, pinned, false, [source, sum, what] {
@@ -292,7 +285,7 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& host, bool is_late) 
   }
   at::Tensor arrives = at::empty(host.sizes(), host.options().pinned_memory(false));
   arrives.copy_(Aliases().of(from));
-  at::Tensor to = unowned(host);
+  at::Tensor to = host_view(host);
   fill_wrong(to);
   uint64_t sum = to.is_contiguous() ? sum_of(to) : 0;
   bool is_whole = to.is_contiguous() && to.const_data_ptr() == pinned->data && to.nbytes() == pinned->bytes;
@@ -448,6 +441,13 @@ void grow(c10::StorageImpl* storage, size_t bytes) {
   }
   storage->set_data_ptr(std::move(made));
   storage->set_nbytes(bytes);
+}
+
+at::Tensor host_view(const at::Tensor& t) {  // not to hold memory, nor a Python object
+  c10::Storage storage(c10::Storage::use_byte_size_t(), t.storage().nbytes(), c10::DataPtr(t.storage().mutable_data(), c10::kCPU), nullptr, false);
+  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  return made;
 }
 
 int64_t kernels() { return count; }

@@ -70,6 +70,7 @@ void wait_stream(int stream, int other);
 void host_waits(const Event& event);
 void host_waits(int stream);
 void host_waits_device(int device);
+std::function<void()>& before_synchronizing();  // called when the host is to wait for a device
 
 void find(const std::string& what);  // keeps it, for findings() and the folder EMU_FINDINGS
 void raise(const std::string& what);
