@@ -26,9 +26,9 @@ def cache() -> Path:
     return Path(os.environ.get("EMU_CACHE") or Path.home() / ".cache" / "dsgd-emulated-accelerator")
 
 
-def library(torch_folder: Path, torch_version: str) -> Path:
+def library(torch_version: str) -> Path:
     """Return the module's path for this torch; it need not be there yet."""
-    key = hashlib.sha256(repr((FLAGS, torch_version, str(torch_folder), NAME)).encode())
+    key = hashlib.sha256(repr((FLAGS, torch_version, NAME)).encode())
     for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
         key.update(path.name.encode() + path.read_bytes())
     return cache() / key.hexdigest()[:16] / NAME
@@ -36,7 +36,7 @@ def library(torch_folder: Path, torch_version: str) -> Path:
 
 def build(torch_folder: Path, torch_version: str) -> Path:
     """Return the compiled module's path, compiling it where it is not there. Raises RuntimeError where that fails."""
-    made = library(torch_folder, torch_version)
+    made = library(torch_version)
     if made.exists():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,6 @@ def _compile(torch_folder: Path, made: Path) -> None:
         *(f"-I{folder}" for folder in (include, include / "torch/csrc/api/include", sysconfig.get_paths()["include"])),
         *(str(HERE / source) for source in SOURCES),
         f"-L{libraries}",
-        f"-Wl,-rpath,{libraries}",
         *(f"-l{name}" for name in ("c10", "torch", "torch_cpu", "torch_python")),
         "-o",
         str(made),

@@ -1,6 +1,8 @@
-"""A process group over tensors of the emulated devices: gloo moves copies on the host. Like NCCL's it is asynchronous: a
-collective is queued on a stream of the group's own, after the caller's, and the caller's waits for it in Work.wait()."""
+"""A process group over tensors of the emulated devices: gloo moves copies on the host. Like NCCL's it is asynchronous:
+a collective is queued on a stream of the group's own, after the caller's, and Work.wait() lets the caller's wait."""
 
+# torch calls these methods by position
+# pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false
 from __future__ import annotations
 
 import threading
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from . import native  # pyright: ignore[reportMissingModuleSource] (compiled)
 
@@ -48,9 +51,9 @@ def _on_host(arguments: Any, hosts: dict[int, torch.Tensor]) -> Any:
 class EmulatedGroup(dist.ProcessGroup):
     """Collectives on one device's tensors, or on the host's."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    def __init__(self, store: c10d.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
+        self._gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
         for device in ("cpu", "emu"):  # for objects, and for what asks a group for its backends
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._gloo)
         self._streams: dict[torch.device, torch.Stream] = {}
@@ -95,13 +98,13 @@ class EmulatedGroup(dist.ProcessGroup):
             _unfinished.discard(future)
 
         threading.Thread(target=finish, name=f"emu-{name}", daemon=True).start()
-        return torch._C._distributed_c10d._create_work_from_future(future)
+        return c10d._create_work_from_future(future)  # pyright: ignore[reportAttributeAccessIssue]
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        return self._call("allreduce", tensors, tensors, tensors, opts or dist.AllreduceOptions())
+        return self._call("allreduce", tensors, tensors, tensors, opts or c10d.AllreduceOptions())
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:
-        return self._call("allreduce_coalesced", tensors, tensors, tensors, opts or dist.AllreduceCoalescedOptions())
+        return self._call("allreduce_coalesced", tensors, tensors, tensors, opts or c10d.AllreduceCoalescedOptions())
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> dist.Work:
         is_source = opts.rootRank == self.rank()
@@ -111,10 +114,10 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._call("reduce", tensors, tensors if opts.rootRank == self.rank() else [], tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        return self._call("allgather", inputs, outputs, outputs, inputs, opts or dist.AllgatherOptions())
+        return self._call("allgather", inputs, outputs, outputs, inputs, opts or c10d.AllgatherOptions())
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:
-        return self._call("_allgather_base", input, output, output, input, opts or dist.AllgatherOptions())
+        return self._call("_allgather_base", input, output, output, input, opts or c10d.AllgatherOptions())
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> dist.Work:
         return self._call("gather", inputs, outputs, outputs, inputs, opts)
@@ -129,10 +132,10 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._call("_reduce_scatter_base", input, output, output, input, opts)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
-        return self._call("alltoall", inputs, outputs, outputs, inputs, opts or dist.AllToAllOptions())
+        return self._call("alltoall", inputs, outputs, outputs, inputs, opts or c10d.AllToAllOptions())
 
     def all_to_all_single(self, output: Any, input: Any, to: Any, of: Any, opts: Any = None) -> dist.Work:
-        return self._call("alltoall_base", input, output, output, input, to, of, opts or dist.AllToAllOptions())
+        return self._call("alltoall_base", input, output, output, input, to, of, opts or c10d.AllToAllOptions())
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> dist.Work:
         return self._call("send", tensors, [], tensors, to, tag)
@@ -147,7 +150,7 @@ class EmulatedGroup(dist.ProcessGroup):
         for stream in self._streams.values():
             stream.wait_stream(torch.accelerator.current_stream(stream.device))
             stream.synchronize()
-        return self._gloo.barrier(opts or dist.BarrierOptions())
+        return self._gloo.barrier(opts or c10d.BarrierOptions())  # pyright: ignore[reportAttributeAccessIssue]
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
