@@ -129,7 +129,7 @@ void watch_faults() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigaction(SIGSEGV, &action, &previous);
   pthread_atfork([] { lock().lock(); }, [] { lock().unlock(); }, [] {
-    lock().unlock();
+    new (&lock()) std::recursive_mutex();  // its owner was a thread of the parent
     if (used) bad_fork = true;
   });
 }
