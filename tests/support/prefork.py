@@ -70,6 +70,11 @@ class Run:
         return json.loads((self.folder / "summary.json").read_text())
 
     @property
+    def devices(self) -> list[str]:
+        """The devices that computed, as the record names them."""
+        return json.loads((self.folder / "env.json").read_text())["devices"]
+
+    @property
     def marks(self) -> list[dict[str, Any]]:
         metrics = self.folder / "metrics.jsonl"
         whole = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
