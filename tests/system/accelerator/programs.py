@@ -139,6 +139,23 @@ def a_part_of_pinned_memory_is_used_beside_a_copy() -> None:
 
 
 @correct
+def parts_of_a_vector_are_of_different_streams() -> None:
+    vector, host = ones(8), pinned(2, 4)
+    sides = [torch.Stream(DEVICE), torch.Stream(DEVICE)]
+    for part, slot, side in zip(vector.split(4), host, sides, strict=True):
+        side.wait_stream(current())
+        with side:
+            part.mul_(3)
+            slot.copy_(part, non_blocking=True)
+    for side in sides:
+        current().wait_stream(side)
+    vector += 1
+    torch.accelerator.synchronize(DEVICE)
+    assert vector.tolist() == [4.0] * 8
+    assert host.tolist() == [[3.0] * 4] * 2
+
+
+@correct
 def a_copy_between_devices_is_ordered_on_both() -> None:
     x = ones(4)
     y = x.to("emu:2")
@@ -217,6 +234,27 @@ def written_while_read() -> None:
     with side:
         x.add(1)
     x += 1
+
+
+@defect
+def part_of_a_vector_that_overlaps() -> None:
+    vector, side = ones(8), torch.Stream(DEVICE)
+    side.wait_stream(current())
+    with side:
+        vector[:5].mul_(3)
+    vector[4:].mul_(3)
+
+
+@defect
+def one_of_two_copies_is_not_waited_for() -> None:
+    host, side = pinned(64), torch.Stream(DEVICE)
+    with side:
+        x = host.to(DEVICE, non_blocking=True)
+    host.to(DEVICE, non_blocking=True)
+    current().synchronize()
+    host.fill_(2)
+    side.synchronize()
+    x.tolist()
 
 
 @defect

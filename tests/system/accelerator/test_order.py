@@ -19,6 +19,8 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 NAMES = {
     "read_without_event": "is not ordered after aten::fill_ of Float[4] on the default stream of emu:1, which wrote it",
     "written_while_read": "which reads it",
+    "part_of_a_vector_that_overlaps": "is not ordered after aten::mul_ of Float[5]",
+    "one_of_two_copies_is_not_waited_for": "host buffer changed: the non-blocking copy of Float[64] to emu:1",
     "event_recorded_too_early": "is not ordered after aten::add_",
     "event_of_the_wrong_stream": "is not ordered after aten::fill_",
     "default_stream_in_place_of_the_workers": "aten::mul_ on the default stream of emu:1 writes it",

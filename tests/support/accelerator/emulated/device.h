@@ -31,6 +31,15 @@ inline std::string text_of(const at::Tensor& t) {
   return text + "]";
 }
 
+inline Access access(const at::Tensor& t, bool writes) {
+  Access made{allocation_of(t), writes, text_of(t)};
+  made.begin = t.storage_offset() * t.itemsize();
+  made.end = made.begin + t.itemsize();
+  for (int64_t i = 0; i < t.dim(); i++) made.end += t.size(i) ? (t.size(i) - 1) * t.stride(i) * t.itemsize() : 0;
+  if (!t.numel()) made.allocation = nullptr;
+  return made;
+}
+
 // Queues an operation and keeps what it touches open.
 class Kernel {
  public:

@@ -33,8 +33,8 @@ PYBIND11_MODULE(native, m) {
   m.def("queue", [](const std::string& name, const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes, int64_t stream) {
     std::vector<Access> accesses;
     int device = (reads.empty() ? writes : reads).at(0).device().index();
-    for (const auto& t : reads) accesses.push_back({allocation_of(t), false, text_of(t)});
-    for (const auto& t : writes) accesses.push_back({allocation_of(t), true, text_of(t)});
+    for (const auto& t : reads) accesses.push_back(access(t, false));
+    for (const auto& t : writes) accesses.push_back(access(t, true));
     queue(stream_of(device, stream), name, accesses);
   });
   m.def("bytes_of", [](const at::Tensor& t) {  // a copy on the host
@@ -44,7 +44,7 @@ PYBIND11_MODULE(native, m) {
     return made;
   });
   m.def("write", [](const std::string& name, const at::Tensor& t, const at::Tensor& host) {
-    Kernel kernel(name, current_stream(t.device().index()), {{allocation_of(t), true, text_of(t)}});
+    Kernel kernel(name, current_stream(t.device().index()), {access(t, true)});
     host_view(t).copy_(host);
   });
   m.def("before_synchronizing", [](pybind11::function call) {

@@ -90,8 +90,6 @@ class Aliases {
   std::map<c10::StorageImpl*, c10::Storage> storages_;
 };
 
-Access access(const at::Tensor& t, bool writes) { return {allocation_of(t), writes, text_of(t)}; }
-
 const std::set<std::string> WAITS = {  // the host learns of values, so it waits for the stream
     "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim",
     "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::bincount",
@@ -244,6 +242,12 @@ Allocation* pinned_of(const at::Tensor& t) {
   return a && a->device == PINNED ? a : nullptr;
 }
 
+Access pinned_access(const at::Tensor& t, Allocation* pinned, bool writes) {
+  Access made = access(t, writes);
+  size_t offset = (const char*)t.storage().data() - pinned->data;  // of a storage over a part of it
+  return {pinned, writes, "pinned " + made.tensor, made.begin + offset, made.end + offset};
+}
+
 void fill_wrong(const at::Tensor& t) {
   if (t.is_floating_point() || t.is_complex()) {
     t.fill_(std::numeric_limits<double>::quiet_NaN());
@@ -254,13 +258,13 @@ void fill_wrong(const at::Tensor& t) {
 
 void copy_to_device(const at::Tensor& host, const at::Tensor& to, bool is_late) {
   Allocation* pinned = pinned_of(host);
-  if (pinned) finish_transfers_of(pinned);
+  if (pinned) finish_transfers_of(pinned, false);
   bool is_direct = pinned && host.scalar_type() == to.scalar_type() && host.is_contiguous() && to.is_contiguous() && host.sizes() == to.sizes();
   static const bool are_unpinned_wrong = getenv("EMU_UNPINNED") != nullptr;
   if (is_late && !pinned && host.dim() > 0 && are_unpinned_wrong)
     raise("not pinned: a non-blocking copy of " + text_of(host) + " to emu:" + std::to_string(to.device().index()) + " is from pageable memory");
   std::vector<Access> accesses{access(to, true)};
-  if (pinned) accesses.push_back({pinned, false, "pinned " + text_of(host)});
+  if (pinned) accesses.push_back(pinned_access(host, pinned, false));
   Kernel kernel("copy to the device", current_stream(to.device().index()), accesses);
   Aliases().of(to).copy_(host);
   if (!is_late) return host_waits(kernel.stream);
@@ -275,9 +279,9 @@ void copy_to_device(const at::Tensor& host, const at::Tensor& to, bool is_late) 
 
 void copy_to_host(const at::Tensor& from, const at::Tensor& host, bool is_late) {
   Allocation* pinned = pinned_of(host);
-  if (pinned) finish_transfers_of(pinned);
+  if (pinned) finish_transfers_of(pinned, true);
   std::vector<Access> accesses{access(from, false)};
-  if (pinned) accesses.push_back({pinned, true, "pinned " + text_of(host)});
+  if (pinned) accesses.push_back(pinned_access(host, pinned, true));
   Kernel kernel("copy to the host", current_stream(from.device().index()), accesses);
   if (!is_late || !pinned) {  // into pageable memory it is done on return
     host.copy_(Aliases().of(from));
@@ -422,12 +426,11 @@ Kernel::~Kernel() {
 }
 
 void Kernel::writes_new(const at::Tensor& t) {
-  Allocation* a = allocation_of(t);
-  if (!a) return;
-  std::lock_guard guard(lock());
-  a->written = a->used[stream] = {stream, tick, name_ + " of " + text_of(t)};
-  open(a);
-  open_.push_back(a);
+  Access made = access(t, true);
+  if (!made.allocation) return;
+  remember(made, stream, tick, name_);
+  open(made.allocation);
+  open_.push_back(made.allocation);
 }
 
 void grow(c10::StorageImpl* storage, size_t bytes) {

@@ -14,17 +14,13 @@ namespace {
 constexpr int DEFAULTS = 16;  // streams 0 to 15 are the devices' default ones
 constexpr int MOST_STREAMS = 2048;
 
-struct Freed {
-  Allocation allocation;
-};
-
 struct State {
   std::recursive_mutex mutex;
   std::vector<Clock> clocks = std::vector<Clock>(DEFAULTS);
   std::vector<int> devices;  // of each stream
   Clock host;  // one for all threads: what one has waited for is done, and no lock of Python's is seen here
   std::vector<Transfer> transfers;
-  std::map<int, std::vector<Freed>> freed;  // of each stream, what its next allocation may reuse
+  std::map<int, std::vector<Allocation>> freed;  // of each stream, what its next allocation may reuse
   std::vector<std::string> findings;
   State() {
     for (int i = 0; i < DEFAULTS; i++) devices.push_back(i);
@@ -115,26 +111,28 @@ uint64_t queue(int stream, const std::string& name, const std::vector<Access>& a
   if ((int)clock.size() <= stream) clock.resize(stream + 1, 0);
   uint64_t tick = ++clock[stream];
   for (const auto& access : accesses) {
-    Allocation* a = access.allocation;
-    if (!a) continue;
-    if (a->written.tick && !is_before(a->written, clock))
-      raise(race(access, name, stream, a->written, a->written.what == "the allocation" ? "made it" : "wrote it"));
-    if (access.writes)
-      for (const auto& [other, use] : a->read)
-        if (!is_before(use, clock)) raise(race(access, name, stream, use, "reads it"));
-  }
-  for (const auto& access : accesses) {
     if (!access.allocation) continue;
-    Use use{stream, tick, name + " of " + access.tensor};
-    access.allocation->used[stream] = use;
-    if (access.writes) {
-      access.allocation->written = use;
-      access.allocation->read.clear();
-    } else {
-      access.allocation->read[stream] = use;
-    }
+    auto check = [&](const std::vector<Use>& uses, const char* did) {
+      for (const auto& use : uses)
+        if (use.begin < access.end && access.begin < use.end && !is_before(use, clock)) raise(race(access, name, stream, use, did));
+    };
+    check(access.allocation->written, "wrote it");
+    if (access.writes) check(access.allocation->read, "reads it");
   }
+  for (const auto& access : accesses)
+    if (access.allocation) remember(access, stream, tick, name);
   return tick;
+}
+
+void remember(const Access& access, int stream, uint64_t tick, const std::string& name) {
+  std::lock_guard guard(lock());
+  Use now{stream, tick, access.begin, access.end, name + " of " + access.tensor};
+  Allocation* a = access.allocation;
+  a->used.insert_or_assign(stream, now);
+  auto covers = [&](const Use& use) { return now.begin <= use.begin && use.end <= now.end && (access.writes || use.stream == stream); };
+  std::erase_if(a->read, covers);
+  if (access.writes) std::erase_if(a->written, covers);
+  (access.writes ? a->written : a->read).push_back(now);
 }
 
 void transfer(Transfer copy) {
@@ -142,9 +140,9 @@ void transfer(Transfer copy) {
   state().transfers.push_back(std::move(copy));
 }
 
-void finish_transfers_of(Allocation* host) {
+void finish_transfers_of(Allocation* host, bool also_from) {
   std::lock_guard guard(lock());
-  finish([&](const Transfer& t) { return t.host == host; });
+  finish([&](const Transfer& t) { return t.host == host && (t.to_host || also_from); });
 }
 
 void record(Event& event, int stream) {
@@ -220,8 +218,8 @@ void check_reuse(int stream) {
   Clock clock = s.clocks[stream];
   join(clock, s.host);
   for (const auto& f : waiting)
-    for (const auto& [other, use] : f.allocation.used)
-      if (other != stream && !f.allocation.recorded.count(other) && !is_before(use, clock))
+    for (const auto& [other, use] : f.used)
+      if (other != stream && !f.recorded.count(other) && !is_before(use, clock))
         raise("race on freed memory: " + use.what + " on " + name_of(other) + " still uses memory of " +
               name_of(stream) + ", which was freed and is allocated anew there: record_stream or a wait is missing");
 }
@@ -230,7 +228,7 @@ void begin(Allocation* a) {
   auto& s = state();
   if (a->device == PINNED) return;
   check_reuse(a->stream);
-  a->written = {a->stream, at(s.clocks[a->stream], a->stream), "the allocation"};
+  a->written.push_back({a->stream, at(s.clocks[a->stream], a->stream), 0, a->bytes, "the allocation"});
 }
 
 void end(Allocation* a) {
@@ -252,7 +250,7 @@ void end(Allocation* a) {
   join(clock, s.host);
   for (const auto& [other, use] : a->used)
     if (other != a->stream && !a->recorded.count(other) && !is_before(use, clock)) {
-      s.freed[a->stream].push_back({*a});
+      s.freed[a->stream].push_back(*a);
       return;
     }
 }

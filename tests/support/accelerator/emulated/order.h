@@ -15,8 +15,9 @@ constexpr int PINNED = -1;  // "device" of pinned host memory
 using Clock = std::vector<uint64_t>;  // of each stream, how many of its operations have happened before
 
 struct Use {
-  int stream = 0;
-  uint64_t tick = 0;  // 0: none
+  int stream;
+  uint64_t tick;
+  size_t begin, end;  // bytes of the allocation
   std::string what;   // operator and tensor
 };
 
@@ -26,8 +27,8 @@ struct Allocation {
   int device;
   int stream = 0;  // it was allocated on
   int open = 0;    // kernels that run on it now
-  Use written;     // the last write, or the allocation
-  std::map<int, Use> read;  // since then, of each stream the last
+  std::vector<Use> written;  // of each byte the last; the first is the allocation
+  std::vector<Use> read;     // since then
   std::map<int, Use> used;  // of each stream the last
   std::set<int> recorded;   // by record_stream
 };
@@ -36,6 +37,7 @@ struct Access {
   Allocation* allocation;
   bool writes;
   std::string tensor;  // dtype and shape
+  size_t begin = 0, end = SIZE_MAX;
 };
 
 // A copy that the host may not rely on yet. finish brings it about on the host and returns what it found wrong.
@@ -62,7 +64,8 @@ std::string name_of(int stream);
 // Queue an operation on a stream. Throws where an access is not ordered; returns the operation's tick.
 uint64_t queue(int stream, const std::string& name, const std::vector<Access>& accesses);
 void transfer(Transfer copy);
-void finish_transfers_of(Allocation* host);  // before the device reads or writes that host memory
+void finish_transfers_of(Allocation* host, bool also_from);  // before the device reads or writes that memory
+void remember(const Access& access, int stream, uint64_t tick, const std::string& name);
 
 void record(Event& event, int stream);
 void wait(int stream, const Event& event);
