@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import prepared
+from tests.support.emulated_devices import need_emulated_devices
 from tests.support.prefork import Prefork, Run
 
 PACKAGE = Path(__file__).parent / "accelerator"  # its folder on PYTHONPATH is how torch finds it
@@ -19,6 +20,7 @@ FIELDS = ("samples", "train_loss", "test_loss", "test_accuracy", "consensus_dist
 @pytest.fixture(scope="session")
 def emulated_server() -> Iterator[Prefork]:
     """A server whose torch has four emulated accelerators."""
+    need_emulated_devices()
     server = Prefork(("env", f"PYTHONPATH={PACKAGE}"))
     yield server
     server.close()
