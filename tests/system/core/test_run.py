@@ -72,7 +72,8 @@ def test_it_is_quiet_without_a_terminal(typed_run: tuple[subprocess.CompletedPro
         "threads: 1, as in OMP_NUM_THREADS\n" + (compiled if kernels_are_there() else loop)
     )
     assert {line.partition(": epoch ")[0] for line in told[5:-1]} == {"gossip"}
-    assert told[-1] == "gossip: completed after 40 steps, ended by budget.steps=40"
+    # how far workers run apart depends on the measured time: one of four may have begun another step
+    assert re.fullmatch(r"gossip: completed after 4[0-3] steps, ended by budget.steps=40", told[-1])
     assert len(told) < 10  # not one for every mark
     assert "\x1b" not in typed_run[0].stdout
 
