@@ -220,6 +220,76 @@ def generators_and_seeds_are_of_a_device() -> None:
     assert torch.equal(torch.rand(4), a.cpu())
 
 
+def captured(work: Callable[[], None]) -> torch.accelerator.Graph:
+    torch.accelerator.set_device_index(DEVICE)
+    graph, side = torch.accelerator.Graph(), torch.Stream(DEVICE)
+    side.wait_stream(current())
+    with side, graph:
+        work()
+    return graph
+
+
+def doubled(x: torch.Tensor) -> None:
+    x.mul_(2)
+
+
+@correct
+def a_graph_does_its_work_when_it_is_replayed() -> None:
+    net, x, draws = torch.nn.Conv2d(3, 2, 3).to(DEVICE), ones(1, 3, 4, 4), ones(3)
+    y = ones(1, 2, 2, 2)
+
+    def work() -> None:
+        y.copy_(net(x.mul_(2)).detach())
+        draws.uniform_()
+
+    graph = captured(work)
+    assert x.sum().item() == 48
+    for _ in range(2):
+        torch.manual_seed(5)
+        graph.replay()
+    assert torch.equal(x.cpu(), torch.full((1, 3, 4, 4), 4.0))
+    assert torch.equal(y.cpu(), net.cpu()(x.cpu()).detach())
+    assert torch.equal(draws.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(5)))
+
+
+@correct
+def a_graph_has_the_work_of_streams_that_wait_for_its_own() -> None:
+    x = ones(4)
+
+    def work() -> None:
+        side, main = torch.Stream(DEVICE), current()
+        side.wait_stream(main)
+        with side:
+            x.mul_(3)
+        main.wait_stream(side)
+
+    graph = captured(work)
+    graph.replay()
+    graph.replay()
+    assert x.tolist() == [9.0] * 4
+
+
+@defect
+def host_waits_in_a_capture() -> None:
+    x = ones(4)
+    captured(lambda: print(x.sum().item()))
+
+
+@defect
+def default_stream_waits_in_a_capture() -> None:
+    default = current()
+    captured(lambda: default.wait_stream(current()))
+
+
+@defect
+def replay_on_a_stream_that_does_not_wait() -> None:
+    x = ones(4)
+    graph = captured(lambda: doubled(x))
+    x.add_(1)
+    with torch.Stream(DEVICE):
+        graph.replay()
+
+
 @defect
 def read_without_event() -> None:
     x, side = ones(4), torch.Stream(DEVICE)

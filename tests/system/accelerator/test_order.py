@@ -17,6 +17,9 @@ from tests.system.accelerator.programs import CORRECT, CRASHES, DEFECTS
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 NAMES = {
+    "host_waits_in_a_capture": "operation not permitted when stream is capturing: the host waits in item",
+    "default_stream_waits_in_a_capture": "the default stream of emu:1 depend on a stream that is being captured",
+    "replay_on_a_stream_that_does_not_wait": "is not ordered after aten::add_ of Float[4] on the default stream",
     "read_without_event": "is not ordered after aten::fill_ of Float[4] on the default stream of emu:1, which wrote it",
     "written_while_read": "which reads it",
     "part_of_a_vector_that_overlaps": "is not ordered after aten::mul_ of Float[5]",

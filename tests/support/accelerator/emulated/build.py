@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("order.cpp", "memory.cpp", "device.cpp", "operators.cpp", "module.cpp")
+SOURCES = ("order.cpp", "memory.cpp", "device.cpp", "operators.cpp", "graph.cpp", "module.cpp")
 FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-fvisibility=hidden")
 NAME = f"native{sysconfig.get_config_var('EXT_SUFFIX')}"
 

@@ -1,6 +1,7 @@
 #include "device.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -57,18 +58,24 @@ struct Allocator final : c10::DeviceAllocator {
   }
 };
 
-struct PinnedAllocator final : c10::Allocator {
+struct PinnedAllocator final : at::HostAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     Allocation* a;
     char* data = emu::allocate(bytes, PINNED, 0, &a);
     return {data, a, &free_memory, c10::kCPU};
   }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
   void copy_data(void* to, const void* from, size_t bytes) const override { copy_open(to, from, bytes); }
 };
 
 Allocator allocator;
 PinnedAllocator pinned_allocator;
 REGISTER_ALLOCATOR(TYPE, &allocator);
+REGISTER_HOST_ALLOCATOR(TYPE, &pinned_allocator);
 
 int of(const c10::Stream& s) { return stream_of(s.device_index(), s.id()); }
 
@@ -112,6 +119,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return true;
   }
   void destroyEvent(void* e, const c10::DeviceIndex) const noexcept override { delete (Event*)e; }
+  bool isStreamCapturing(const c10::Stream& s) const override { return capture_on(of(s)); }
   bool queryStream(const c10::Stream& s) const override {
     synchronizeStream(s);
     return true;
@@ -142,6 +150,8 @@ struct Generator final : c10::GeneratorImpl {
   uint64_t seed() override { return host.seed(); }
   void set_state(const c10::TensorImpl& state) override { host.unsafeGetGeneratorImpl()->set_state(state); }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override { return host.unsafeGetGeneratorImpl()->get_state(); }
+  c10::intrusive_ptr<GeneratorImpl> graphsafe_get_state() const override { return c10::make_intrusive<Generator>(device_.index(), host); }
+  void graphsafe_set_state(const c10::intrusive_ptr<GeneratorImpl>& other) override { host = static_cast<Generator*>(other.get())->host; }
   GeneratorImpl* clone_impl() const override { return new Generator(device_.index(), host.clone()); }
   at::Generator host;
 };

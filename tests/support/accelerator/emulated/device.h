@@ -40,6 +40,12 @@ inline Access access(const at::Tensor& t, bool writes) {
   return made;
 }
 
+// What a graph captures: the operations on a stream. They run once, and what they changed is put back at the end.
+struct Capture {
+  std::vector<std::function<void()>> steps;
+  std::map<char*, std::string> before;  // bytes of memory that an operation has written
+};
+
 // Queues an operation and keeps what it touches open.
 class Kernel {
  public:

@@ -96,6 +96,12 @@ const std::set<std::string> WAITS = {  // the host learns of values, so it waits
     "aten::_local_scalar_dense"};
 const std::set<std::string> HOST_INDICES = {"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put"};
 
+void check_may_wait(int stream, const std::string& name) {
+  TORCH_CHECK(!capture_on(stream), "operation not permitted when stream is capturing: the host waits in ", name);
+}
+
+void put(const c10::IValue& to, const c10::IValue& from);
+
 void run(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const std::string& name = schema.name();
@@ -131,7 +137,12 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
   if (device < 0) device = current_device();
+  bool waits = WAITS.count(name) || (is_masked && HOST_INDICES.count(name));
+  if (waits) check_may_wait(current_stream(device), name);
   Kernel kernel(name, current_stream(device), accesses);
+  Capture* capture = capture_on(kernel.stream);
+  Stack arguments;
+  if (capture) arguments.assign(stack->begin() + first, stack->end());
   Aliases aliases;
   for (size_t i = 0; i < n; i++) {
     auto& value = (*stack)[first + i];
@@ -152,6 +163,7 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
     } else if (value.isDevice()) {
       value = c10::Device(c10::kCPU);
     }
+    if (capture && value.isGenerator()) arguments[i] = value;  // whatever state the device's has at a replay
   }
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   aliases.resized(kernel);
@@ -166,7 +178,14 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
       value = std::move(all);
     }
   }
-  if (WAITS.count(name) || (is_masked && HOST_INDICES.count(name))) host_waits(kernel.stream);
+  if (waits) host_waits(kernel.stream);
+  if (!capture) return;
+  Stack results(stack->end() - returned, stack->end());
+  capture->steps.push_back([op, arguments, results] {
+    Stack again = arguments;
+    run(op, &again);
+    for (size_t i = 0; i < results.size(); i++) put(results[i], again[i]);
+  });
 }
 
 at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> t, std::optional<c10::Layout>, std::optional<c10::Device> d,
@@ -265,6 +284,7 @@ void copy_to_device(const at::Tensor& host, const at::Tensor& to, bool is_late) 
     raise("not pinned: a non-blocking copy of " + text_of(host) + " to emu:" + std::to_string(to.device().index()) + " is from pageable memory");
   std::vector<Access> accesses{access(to, true)};
   if (pinned) accesses.push_back(pinned_access(host, pinned, false));
+  if (!is_late || !pinned) check_may_wait(current_stream(to.device().index()), "copy to the device");
   Kernel kernel("copy to the device", current_stream(to.device().index()), accesses);
   Aliases().of(to).copy_(host);
   if (!is_late) return host_waits(kernel.stream);
@@ -282,6 +302,7 @@ void copy_to_host(const at::Tensor& from, const at::Tensor& host, bool is_late) 
   if (pinned) finish_transfers_of(pinned, true);
   std::vector<Access> accesses{access(from, false)};
   if (pinned) accesses.push_back(pinned_access(host, pinned, true));
+  if (!is_late || !pinned) check_may_wait(current_stream(from.device().index()), "copy to the host");
   Kernel kernel("copy to the host", current_stream(from.device().index()), accesses);
   if (!is_late || !pinned) {  // into pageable memory it is done on return
     host.copy_(Aliases().of(from));
@@ -319,7 +340,18 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool is_late)
     }
     wait_stream(other, stream);
   }
+  int stream = current_stream((is_here(from) ? from : to).device().index());
+  if (Capture* capture = capture_on(stream)) capture->steps.push_back([=] { copy_from(from, to, is_late); });
   return to;
+}
+
+void put(const c10::IValue& to, const c10::IValue& from) {
+  if (to.isTensorList()) {
+    auto all = to.toTensorVector(), new_ones = from.toTensorVector();
+    for (size_t i = 0; i < all.size(); i++) put(all[i], new_ones[i]);
+  } else if (to.isTensor() && to.toTensor().defined() && allocation_of(to.toTensor()) != allocation_of(from.toTensor())) {
+    copy_from(from.toTensor(), to.toTensor(), true);
+  }
 }
 
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
@@ -328,6 +360,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& t) {
+  check_may_wait(current_stream(t.device().index()), "item");
   Kernel kernel("item", current_stream(t.device().index()), {access(t, false)});
   host_waits(kernel.stream);
   return Aliases().of(t).item();
@@ -342,7 +375,12 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& w, const std::opti
   Kernel kernel("aten::convolution", current_stream(device), accesses);
   Aliases aliases;
   auto bias = has_bias ? std::optional(aliases.of(*b)) : std::nullopt;
-  return aliases.back(at::convolution(aliases.of(x), aliases.of(w), bias, stride, padding, dilation, transposed, more, groups), device, kernel);
+  auto made = aliases.back(at::convolution(aliases.of(x), aliases.of(w), bias, stride, padding, dilation, transposed, more, groups), device, kernel);
+  if (Capture* capture = capture_on(kernel.stream))
+    capture->steps.push_back([=, s = stride.vec(), p = padding.vec(), d = dilation.vec(), m = more.vec()] {
+      put(made, emu::convolution(x, w, b, s, p, d, transposed, m, groups));
+    });
+  return made;
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Tensor& g, const at::Tensor& x, const at::Tensor& w, c10::IntArrayRef stride,
@@ -352,7 +390,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const at::Te
   Aliases aliases;
   std::vector<int64_t> bias{transposed ? w.size(1) * groups : w.size(0)};
   auto [a, b, c] = at::convolution_backward(aliases.of(g), aliases.of(x), aliases.of(w), at::OptionalIntArrayRef(bias), stride, padding, dilation, transposed, more, groups, mask);
-  return {aliases.back(a, device, kernel), aliases.back(b, device, kernel), aliases.back(c, device, kernel)};
+  auto made = std::make_tuple(aliases.back(a, device, kernel), aliases.back(b, device, kernel), aliases.back(c, device, kernel));
+  if (Capture* capture = capture_on(kernel.stream))
+    capture->steps.push_back([=, s = stride.vec(), p = padding.vec(), d = dilation.vec(), m = more.vec()] {
+      auto again = emu::convolution_backward(g, x, w, s, p, d, transposed, m, groups, mask);
+      put(std::get<0>(made), std::get<0>(again));
+      put(std::get<1>(made), std::get<1>(again));
+      put(std::get<2>(made), std::get<2>(again));
+    });
+  return made;
 }
 
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& x, double p, std::optional<bool> train) {
@@ -415,9 +461,12 @@ Kernel::Kernel(const std::string& name, int stream, const std::vector<Access>& a
   use_device();
   count++;
   tick = queue(stream, name, accesses);
+  Capture* capture = capture_on(stream);
   for (const auto& access : accesses) {
-    open(access.allocation);
-    open_.push_back(access.allocation);
+    Allocation* a = access.allocation;
+    open(a);
+    open_.push_back(a);
+    if (capture && a && access.writes) capture->before.try_emplace(a->data, a->data, a->bytes);
   }
 }
 

@@ -149,11 +149,13 @@ void record(Event& event, int stream) {
   std::lock_guard guard(lock());
   join(state().clocks[stream], state().host);
   event.clock = state().clocks[stream];
+  event.capture = capture_on(stream);
   event.at = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void wait(int stream, const Event& event) {
   std::lock_guard guard(lock());
+  if (event.capture) join_capture(stream, event.capture);
   join(state().clocks[stream], event.clock);
 }
 

@@ -49,9 +49,12 @@ struct Transfer {
   std::function<std::string()> finish;
 };
 
+struct Capture;
+
 struct Event {
   Clock clock;
   double at = 0;  // seconds
+  Capture* capture = nullptr;  // of the stream
 };
 
 std::recursive_mutex& lock();
@@ -59,6 +62,8 @@ std::recursive_mutex& lock();
 int device_count();
 int stream_of(int device, int64_t id);
 int64_t new_stream(int device);
+Capture* capture_on(int stream);
+void join_capture(int stream, Capture* capture);
 std::string name_of(int stream);
 
 // Queue an operation on a stream. Throws where an access is not ordered; returns the operation's tick.
