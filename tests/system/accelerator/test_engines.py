@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def test_a_simulation_has_the_bits_of_the_cpu(emulated: Prefork, prefork: Prefor
 @pytest.mark.parametrize("algo", ["sync", "localsgd", "diloco", "delayfree"])
 def test_process_groups_have_the_bits_of_the_cpu(tmp_path: Path, algo: str) -> None:
     """Each rank of torchrun has a device of its own."""
-    line = f"torchrun --nproc-per-node=2 --no-python {SCRIPTS / 'dsgd-run'} engine=torch nodes=2 model=mlp"
+    program = shlex.quote(str(SCRIPTS / "dsgd-run"))  # its path may have a space
+    line = f"torchrun --nproc-per-node=2 --no-python {program} engine=torch nodes=2 model=mlp"
     line += f" model.hidden=[8] algo={algo} budget.steps=6 eval.every_steps=3"
     (tmp_path / "findings").mkdir()
     places = {"PYTHONPATH": str(PACKAGE), "EMU_FINDINGS": str(tmp_path / "findings")}
