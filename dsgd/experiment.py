@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 from dsgd.checks import check_options
 from dsgd.cluster import Cluster
 from dsgd.cluster.failures import Failures
 from dsgd.crossing import RULES, WINDOW, Aim
 from dsgd.data import DataConfig
+from dsgd.keys import Key
 from dsgd.models import ModelConfig
 from dsgd.optim.optimizer import LARGEST, Optimizer
 from dsgd.optim.schedule import Schedule
@@ -24,10 +26,10 @@ MOST_MARKS = 1_000_000  # by time: each is an evaluation and a line of the recor
 class Budget:
     """Limits of the training; the first one reached ends it. Epochs and samples are of all workers, steps of each."""
 
-    epochs: float | None = None
-    samples: int | None = None
-    steps: int | None = None
-    time_s: float | None = None  # of the training clock
+    epochs: Annotated[float | None, Key("{} epochs")] = None
+    samples: Annotated[int | None, Key("{} samples")] = None
+    steps: Annotated[int | None, Key("{} steps")] = None
+    time_s: Annotated[float | None, Key("{}")] = None  # of the training clock
 
     def __post_init__(self) -> None:
         check_options(self, **dict.fromkeys(("epochs", "samples", "steps", "time_s"), "> 0 or null"))
@@ -90,11 +92,11 @@ class Target:
 class Experiment:
     """One run, checked. nodes: number of workers. batch_size: per worker. topology: the graph, already built."""
 
-    nodes: int
-    batch_size: int
-    seed: int
-    precision: str  # fp32 | fp64 | tf32 | bf16 | fp16
-    algo: Algorithm
+    nodes: Annotated[int, Key("{} nodes")]
+    batch_size: Annotated[int, Key("batch {} per node", axis="batch size per node")]
+    seed: Annotated[int, Key("seed {}")]
+    precision: Annotated[str, Key("{}")]
+    algo: Annotated[Algorithm, Key(axis="algorithm")]
     model: ModelConfig
     data: DataConfig
     optimizer: Optimizer

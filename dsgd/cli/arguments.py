@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from dsgd.cluster import Cluster
 from dsgd.host.stop import EXIT_CONFIG, EXIT_INTERRUPTED
+from dsgd.keys import mappings_in
 from dsgd.record.safe_text import for_terminal
 from dsgd.runner.values import FLAGS, ConfigError
 
 # mappings whose keys are the user's: Hydra by itself would refuse those that no file has
-BY_NODE = ("cluster.slow_nodes", "cluster.node_bandwidth", "algo.slow_nodes")
-FREE = ("model.arguments", "data.arguments", "cluster.links", "cluster.failures", *BY_NODE)
+_OF_CLUSTER = {f"cluster.{name}": keys for name, keys in mappings_in(Cluster).items()}
+BY_NODE = ("algo.slow_nodes", *(key for key, keys in _OF_CLUSTER.items() if keys is int))
+FREE = ("model.arguments", "data.arguments", "algo.slow_nodes", *_OF_CLUSTER)
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 # beginnings of the keys of Hydra's that say where records are, and what is composed
 OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")

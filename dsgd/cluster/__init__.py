@@ -6,34 +6,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nextafter
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from dsgd.checks import check_options
 from dsgd.cluster.compute_trace import LONGEST_S, ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.cluster.failures import Failures
 from dsgd.cluster.link_matrix import LinkMatrix
+from dsgd.keys import Key, Limits, check_limits
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
 COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", "star")
 MOST_BYTES = 1e15  # of a vector
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
+SLOWNESS = "gradient time of node {}, times the others'"
 ABOVE_0, BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
-TIMES = ("gradient_s", "latency_s", "wan_latency_s", "receive_overhead_s", "retransmit_s")
-TIMES += ("collective_startup_s", "bucket_startup_s")
-BANDWIDTHS = ("bandwidth", "server_bandwidth", "wan_bandwidth", "receive_bandwidth", "connection_bandwidth")
-# of values that are not null: keys, the least, the most, and how an error says the two and shows the value
-RANGES = (
-    (TIMES, 0, LONGEST_S, f"in [0, {LONGEST_S:g}]", ""),
-    (BANDWIDTHS, 1, inf, ">= 1 bit/s", ""),
-    (("protocol_efficiency",), ABOVE_0, 1, "> 0 and <= 1", ""),
-    (("window_bytes",), 1500, MOST_BYTES, f"in [1500, {MOST_BYTES:g}], a packet or more", "g"),
-    (("slice_bytes", "bucket_bytes"), 64, MOST_BYTES, f"in [64, {MOST_BYTES:g}]", "g"),
-    (("message_bytes",), ABOVE_0, MOST_BYTES, f"in (0, {MOST_BYTES:g}]", ""),
-    (("streams", "chunks_per_message"), 1, 1024, "in [1, 1024]", ""),
-    (("islands",), 1, inf, ">= 1", ""),
-    (("loss",), 0, BELOW_1, ">= 0 and < 1", ""),
-)
+SECONDS = Limits(0, LONGEST_S, f"in [0, {LONGEST_S:g}]")
+BANDWIDTH = Limits(1, inf, ">= 1 bit/s")
+SHARE = Limits(ABOVE_0, 1, "> 0 and <= 1")
+WINDOW = Limits(1500, MOST_BYTES, f"in [1500, {MOST_BYTES:g}], a packet or more", "g")
+PART = Limits(64, MOST_BYTES, f"in [64, {MOST_BYTES:g}]", "g")
+MESSAGE = Limits(ABOVE_0, MOST_BYTES, f"in (0, {MOST_BYTES:g}]")
+FEW = Limits(1, 1024, "in [1, 1024]")
+ISLANDS = Limits(1, inf, ">= 1")
+PROBABILITY = Limits(0, BELOW_1, ">= 0 and < 1")
 
 T = TypeVar("T")
 
@@ -49,57 +45,55 @@ def _read_once(key: str, read: Callable[[Any], T]) -> cached_property[T | None]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones."""
+    """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones.
 
-    gradient_s: float | None  # seconds for one mini-batch gradient on a node; null: as long as one takes here
-    bandwidth: float  # bit/s of a node's port, each direction; .inf allowed
-    latency_s: float  # seconds per message
-    receive_bandwidth: float | None = None  # bit/s of a node's port for what it receives; null: bandwidth
-    protocol_efficiency: float = 1.0  # share of every bandwidth that is left beside the protocols' headers
-    window_bytes: float | None = None  # what one connection may have under way unacknowledged; null: whatever comes
-    connection_bandwidth: float | None = None  # bit/s that one connection may have; null: whatever comes
-    streams: int = 1  # connections from each sender to each receiver
-    message_bytes: float | None = None  # bytes of one whole vector; null: the model's own size
-    server_bandwidth: float | None = None  # bit/s of a parameter-server node; null: as a node
-    servers_colocated: bool = False  # true: server s has no port of its own but shares that of worker s
-    node_bandwidth: Mapping[int, float] | None = None  # bit/s of single nodes, {3: 1e8}
-    receive_overhead_s: float = 0.0  # seconds of a node's computing that each received vector costs
-    chunks_per_message: int = 1  # at a port; 1: first come, first served; 4: shared, about as TCP does
-    slow_nodes: Mapping[int, float] | None = None  # factor on the gradient time of single nodes, {3: 2.0}
-    jitter: float = 0.0  # standard deviation of the gradient time over its mean
-    jitter_distribution: str = "gamma"  # gamma (1.0: exponential) | lognormal | normal, without what is below 0
-    jitter_skew: float | None = None  # of a log-normal, more than its own: a heavier tail; null: its own
-    jitter_persistent: float = 0.0  # standard deviation over the mean of a factor that each node keeps for the run
-    jitter_memory_s: float = 0.0  # seconds that a node which is slow, by a log-normal, stays so; 0: independent draws
-    compute_trace: str | None = None  # file of gradient times, in place of gradient_s and jitter, see `ComputeTrace`
-    failures: Mapping[str, Any] | None = None  # of nodes, which come back after a repair, see `Failures`; null: none
-    stalls: list[Mapping[str, Any]] = field(default_factory=list)  # nodes that pause for a while, see `Stall`
-    islands: int = 1  # of equally many nodes with consecutive ranks, each with an uplink that they share
-    wan_bandwidth: float | None = None  # bit/s of an island's uplink, each direction; null: as a node
-    wan_latency_s: float | None = None  # seconds per message between islands; null: latency_s
-    links: Mapping[str, Any] | None = None  # regions with a link for each pair, see `LinkMatrix`; null: none
-    congestion: list[Mapping[str, Any]] = field(default_factory=list)  # times of slow uplinks, see `Congestion`
-    loss: float = 0.0  # probability that a message is lost: a push for good, all others are sent again
-    retransmit_s: float = 0.2  # seconds until a lost message is sent again; 0.2: the least that Linux's TCP waits
-    collective: str = "best"  # the all-reduce: one of COLLECTIVES; best: the fastest of BEST_OF, or BEST_OF_ISLANDS
-    collective_messages: bool = False  # true: it is simulated message by message; false: it takes what its formula says
-    slice_bytes: float | None = None  # in which a ring, chain or halving-doubling hands on; null: as a whole
-    collective_startup_s: float = 0.0  # seconds before each collective
-    bucket_bytes: float | None = None  # of a gradient that is reduced while it is computed; null: as real processes cut
-    bucket_startup_s: float = 0.0  # seconds before each bucket, or the whole where there are none
-    gradient_of: str | None = None  # whose gradient_s this is, as far as known: "resnet18, batch 32, fp32"
-    time_model: str | None = None  # whose time this is, when it is not the trained model's
+    conf/cluster/gigabit.yaml says what each key does. None, as null there, leaves it to another key or to the run."""
+
+    gradient_s: Annotated[float | None, Key(axis="time of a gradient", limits=SECONDS)]
+    bandwidth: Annotated[float, Key("{}", BANDWIDTH)]
+    latency_s: Annotated[float, Key("{} latency", SECONDS)]
+    receive_bandwidth: Annotated[float | None, Key("{} received", BANDWIDTH)] = None
+    protocol_efficiency: Annotated[float, Key("{} of it payload", SHARE, unit="%")] = 1.0
+    window_bytes: Annotated[float | None, Key("windows of {}", WINDOW)] = None
+    connection_bandwidth: Annotated[float | None, Key("{} a connection", BANDWIDTH)] = None
+    streams: Annotated[int, Key("{} connections a pair", FEW)] = 1
+    links: Annotated[Mapping[str, Any] | None, Key("regions {:regions}")] = None
+    message_bytes: Annotated[float | None, Key(axis="message size", limits=MESSAGE)] = None
+    server_bandwidth: Annotated[float | None, Key("servers {}", BANDWIDTH)] = None
+    servers_colocated: Annotated[bool, Key("servers on workers' ports")] = False
+    node_bandwidth: Annotated[Mapping[int, float] | None, Key("nodes {}")] = None
+    islands: Annotated[int, Key("{} islands", ISLANDS)] = 1
+    wan_bandwidth: Annotated[float | None, Key("{} between islands", BANDWIDTH)] = None
+    wan_latency_s: Annotated[float | None, Key("{} latency between islands", SECONDS)] = None
+    receive_overhead_s: Annotated[float, Key("{} for each received vector", SECONDS)] = 0.0
+    chunks_per_message: Annotated[int, Key("{} chunks a message", FEW)] = 1
+    collective: Annotated[str, Key("all-reduce {}")] = "best"
+    collective_messages: Annotated[bool, Key("simulated message by message")] = False
+    slice_bytes: Annotated[float | None, Key("slices of {}", PART)] = None
+    collective_startup_s: Annotated[float, Key("{} before each all-reduce", SECONDS)] = 0.0
+    bucket_bytes: Annotated[float | None, Key("buckets of {}", PART)] = None
+    bucket_startup_s: Annotated[float, Key("{} before each bucket", SECONDS)] = 0.0
+    jitter: Annotated[float, Key("jitter {}", unit="%")] = 0.0
+    jitter_distribution: Annotated[str, Key("{}")] = "gamma"
+    jitter_skew: Annotated[float | None, Key("of skew {:g}")] = None
+    jitter_persistent: Annotated[float, Key("{} of it for good", unit="%")] = 0.0
+    jitter_memory_s: Annotated[float, Key("slow phases of {}")] = 0.0
+    compute_trace: Annotated[str | None, Key("gradient times of {:file}")] = None
+    slow_nodes: Annotated[Mapping[int, float] | None, Key("slow nodes {:factors}", of_node=SLOWNESS)] = None
+    stalls: Annotated[list[Mapping[str, Any]], Key("stalls: {:entries}")] = field(default_factory=list)
+    failures: Annotated[Mapping[str, Any] | None, Key("failures: {:entries}", entry=Failures)] = None
+    congestion: Annotated[list[Mapping[str, Any]], Key("congestion: {:entries}")] = field(default_factory=list)
+    loss: Annotated[float, Key("{} of messages lost", PROBABILITY, axis="messages lost", unit="%")] = 0.0
+    retransmit_s: Annotated[float, Key(limits=SECONDS)] = 0.2
+    gradient_of: str | None = None
+    time_model: str | None = None
 
     replayed = _read_once("compute_trace", ComputeTrace.read)  # gradient times
     failing = _read_once("failures", Failures.from_entry)  # when nodes fail
     link_matrix = _read_once("links", LinkMatrix.from_entry)  # what is between regions
 
     def __post_init__(self) -> None:
-        for names, least, most, rule, form in RANGES:
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not least <= value <= most:
-                    raise ValueError(f"{name} must be {rule}, got {value:{form}}")
+        check_limits(self)
         _ = self.jitter_law
         if self.replayed is not None:
             replaced = {"gradient_s": self.gradient_s, "jitter": self.jitter or None}

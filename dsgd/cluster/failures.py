@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dsgd.cluster.compute_trace import LONGEST_S, read_rows, whole
+from dsgd.keys import Key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ class Failures:
     with it. They come back with the state of their latest checkpoint of so many seconds, with 0 with that of a replica.
     """
 
-    every_s: float = inf
+    every_s: Annotated[float, Key(axis="mean time between failures of a node")] = inf
     repair_s: float = 0.0
     repair_median_s: float | None = None
     server_checkpoint_s: float | None = None  # None: servers do not fail

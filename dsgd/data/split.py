@@ -23,12 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
 
 from dsgd.checks import check_options
 from dsgd.data.partition import OwnShares, Partition, check_share
+from dsgd.keys import Key
 from dsgd.streams import stream
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ S = TypeVar("S")
 class Validation:
     """The options of it, which data sets with a training and a test set have in common."""
 
-    validation: float = 0.0  # share of the training samples that is held out; the same ones in every run
-    evaluate: str = "test"  # what marks are of: test | validation, the samples that were held out
+    validation: Annotated[float, Key("{} of the training samples held out", unit="%")] = 0.0
+    evaluate: str = "test"
 
     def __post_init__(self) -> None:
         check_options(self, validation="in [0, 1)", evaluate=EVALUATED)

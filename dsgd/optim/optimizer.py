@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 from dsgd.checks import check_options
+from dsgd.keys import Key
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 bits
 RATES = f"in [0, {LARGEST:g}]"
+RATE, DECAY = Key("lr {:g}", axis="learning rate"), Key("weight decay {:g}")
 
 
 @dataclass(slots=True)
@@ -79,11 +81,11 @@ class Optimizer(Protocol):
 class SGD:
     """SGD with momentum; weight decay is part of the gradient."""
 
-    lr: float = 0.1
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0  # added to the gradient where it is taken
-    decay_norm_and_bias: bool = True  # false: leaves normalisation parameters and biases out of the decay
+    lr: Annotated[float, RATE] = 0.1
+    momentum: Annotated[float, Key("momentum {:g}")] = 0.0
+    nesterov: Annotated[bool, Key("Nesterov")] = False
+    weight_decay: Annotated[float, DECAY] = 0.0  # added to the gradient where it is taken
+    decay_norm_and_bias: Annotated[bool, Key("none of norms and biases")] = True
 
     def __post_init__(self) -> None:
         check_options(self, lr=RATES, weight_decay=RATES, momentum="in [0, 1)")
@@ -123,10 +125,10 @@ class AdamW:
     """Adam with decoupled weight decay, Loshchilov and Hutter 2019, arXiv 1711.05101, Algorithm 2; lr multiplies the
     decay too."""
 
-    lr: float = 1e-3
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.999])
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    lr: Annotated[float, RATE] = 1e-3
+    betas: Annotated[list[float], Key("betas {}")] = field(default_factory=lambda: [0.9, 0.999])
+    eps: Annotated[float, Key("eps {:g}")] = 1e-8
+    weight_decay: Annotated[float, DECAY] = 0.01
 
     def __post_init__(self) -> None:
         check_options(self, lr=RATES, weight_decay=RATES)

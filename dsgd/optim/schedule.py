@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from dsgd.checks import check_options
+from dsgd.keys import Key
 
 KINDS = ("constant", "step", "cosine")
 # fields that act in one kind only: which, and the value that they have where they are not given
@@ -21,9 +23,9 @@ class Schedule:
     """
 
     kind: str = "constant"
-    warmup_epochs: float = 0.0
-    linear_scaling: bool = False  # multiply the rate by the global batch over reference_batch
-    reference_batch: int | None = None  # null: batch_size, so that the factor is the number of workers
+    warmup_epochs: Annotated[float, Key("warm-up {:g} epochs")] = 0.0
+    linear_scaling: Annotated[bool, Key("linear scaling")] = False
+    reference_batch: Annotated[int | None, Key("reference batch {}")] = None
     milestones: list[float] = field(default_factory=list)  # kind=step: epochs after which gamma multiplies the rate
     gamma: float = 0.1
 

@@ -13,7 +13,6 @@ from typing import Any
 from dsgd.crossing import WINDOW, Aim, Crossing, Crossings, CurvePoint
 from dsgd.record.reader import Run, number
 from dsgd.report.interval import CONFIDENCE, NOTHING, Estimate, estimate, paired_ratio
-from dsgd.report.units import wording
 
 EARLIER_RULE = "stable"  # of records that were made before there was a choice
 
@@ -61,7 +60,40 @@ DERIVED: dict[str, Callable[[Run], float]] = {
 _OF_TABLES: dict[str, Callable[[Run], float]] = {  # which only a table of contenders has
     "bytes_sent_per_node": lambda run: number(run.final("bytes_sent_total")) / (run.nodes or math.nan),
 }
-LABELS = wording("fields")  # name of a field: what axes and columns call it
+# name of a field of runs or of their marks: what axes and columns call it
+LABELS: Mapping[str, str] = {
+    "time_to_target_s": "time to target (s)",
+    "first_crossing_s": "first crossing of the target (s)",
+    "stable_crossing_s": "stable crossing of the target (s)",
+    "target_censored_at_s": "end of a run that did not reach its target (s)",
+    "target_resolution_s": "distance of marks at the target (s)",
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "test_loss_deviation": "deviation of a sample's test loss",
+    "test_accuracy": "test accuracy",
+    "test_error": "test error",
+    "test_top5": "test top-5 accuracy",
+    "test_top5_error": "test top-5 error",
+    "perplexity": "test perplexity",
+    "samples_per_s": "samples per second, all nodes",
+    "step_s": "time of a step (s)",
+    "epoch_s": "time of an epoch (s)",
+    "time_s": "time of the run (s)",
+    "idle_fraction_mean": "idle share, mean of nodes",
+    "idle_fraction_max": "idle share, most idle node",
+    "bytes_sent_per_step": "bytes sent per step and worker",
+    "bytes_sent_total": "bytes sent by all nodes",
+    "bytes_sent_max_node": "bytes sent by the busiest node",
+    "bytes_sent_max_server": "bytes sent by the busiest server",
+    "bytes_received_total": "bytes received by all nodes",
+    "bytes_received_max_node": "bytes received by the busiest node",
+    "bytes_received_max_server": "bytes received by the busiest server",
+    "bytes_between_islands": "bytes sent between islands",
+    "mean_drift": "drift of what is conserved, relative",
+    "pairwise_distance_median": "pairwise distance\n" r"median $\|x_i - x_j\|$",
+    "discrepancy": "discrepancy\n" r"largest $\|x_i - x_j\|$",
+    "consensus_distance": "consensus distance\n" r"rms $\|x_i - \bar{x}\|$",
+}
 
 
 def field_value(run: Run, name: str) -> float:

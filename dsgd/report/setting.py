@@ -7,26 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from importlib.resources import files
+from functools import partial
 from pathlib import PurePath
 from string import Formatter
 from typing import Any
 
-import yaml
-
 from dsgd.record.reader import Run, number
 from dsgd.record.safe_text import plain_number
 from dsgd.report.fields import DERIVED, field_value, rule_text
+from dsgd.report.key_table import key_table, usual, usual_of_data
 from dsgd.report.labels import differing_settings, flatten, goal_text
-from dsgd.report.units import bandwidth, in_units, share, unit_of, wording
+from dsgd.report.units import bandwidth, in_units, share, unit_of
 
 MOST_VALUES = 5  # of a number that are listed; of more the smallest and the largest
 _OF_CHOICE = {"_target_", "name", "label", "target", "arguments", "root", "path"}  # no arguments of a model or data set
-_USUAL_FILES = ("cluster/gigabit", "data/import", "optimizer/sgd", "optimizer/adamw", "schedule/cosine")
 _ALWAYS = ("cluster.bandwidth", "cluster.latency_s")  # are said also where they are as conf/ has them
 _COUNTS = ("nodes", "budget.epochs", "budget.samples", "budget.steps")
-_EARLIER = {"data.seed": 0, "schedule.final": 0}  # defaults of keys that older records have
 
 ValueText = Callable[[Any], str]
 _duration, _size = partial(in_units, unit="s"), partial(in_units, unit="bytes")
@@ -45,7 +41,7 @@ def setting_text(runs: Sequence[Run]) -> str:
         _unusual(runs, "precision"),
         f"budget {budget}" if budget else "",
         _spanned(runs, "nodes"),
-        _unusual(runs, "topology.name"),
+        _topology(runs),
         *_machines(runs),
         f"target: {goal}, reached {rule_text(runs)}" if (goal := goal_text(runs)) else "",
         _unusual(runs, "data.validation"),
@@ -68,28 +64,6 @@ def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
         listed.append({"folder": str(run.folder), "status": run.outcome, **keys, **known})
     shared = {key: text for key, text in (flats[0] if flats else {}).items() if key not in differing}
     return {"setting": setting_text(runs).removeprefix("setting: "), "shared": shared, "runs": listed}
-
-
-@cache
-def usual() -> Mapping[str, Any]:
-    """Return the values that a caption does not say: the defaults of keys, as conf/ has them."""
-    values = _EARLIER | {"topology.name": "ring", "precision": _configured("config.yaml")["precision"]}
-    for file in _USUAL_FILES:
-        group = file.partition("/")[0]
-        defaults = {f"{group}.{name}": value for name, value in _configured(f"{file}.yaml").items()}
-        values = defaults | values  # of the first file that has the key
-    return {key: value for key, value in values.items() if key not in _ALWAYS}
-
-
-@cache
-def usual_of_data(name: str) -> Mapping[str, Any]:
-    """Return what a caption does not say of a data set: its file in conf/; empty for one of the user's."""
-    known = {path.name for path in files("dsgd.conf").joinpath("data").iterdir()}
-    return _configured(f"data/{name}.yaml") if f"{name}.yaml" in known else {}
-
-
-def _configured(file: str) -> dict[str, Any]:
-    return yaml.safe_load(files("dsgd.conf").joinpath(file).read_text(encoding="utf-8"))
 
 
 def _machines(runs: Sequence[Run]) -> list[str]:
@@ -142,6 +116,11 @@ def _schedule(runs: Sequence[Run]) -> str:
     return _joined(", ", [f"{kind} schedule{steps}" if kind else "", *others])
 
 
+def _topology(runs: Sequence[Run]) -> str:
+    name = _shared(runs, "topology.name")
+    return "" if name in (None, usual()["topology.name"]) else f"topology {name}"
+
+
 def _choice(runs: Sequence[Run], group: str) -> str:
     """Return the shared choice of a group with its arguments: `mlp (hidden [64])`; empty where it differs."""
     names = _choice_names(runs, group)
@@ -189,13 +168,14 @@ def _listed(values: Sequence[float], text: ValueText) -> str:
 
 def _worded_keys(group: str) -> list[str]:
     """Return the keys of a group that a caption can say, in its order."""
-    return [key for key in wording("setting") if key.startswith(f"{group}.")]
+    return [key for key, declared in key_table().items() if key.startswith(f"{group}.") and declared.caption]
 
 
 def _unusual(runs: Sequence[Run], key: str) -> str:
     """Return the text of a value that all share and that is not the usual one; empty otherwise."""
     value = _shared(runs, key)
-    return "" if value is None or (key in usual() and value == usual()[key]) else _worded(key, value)
+    is_default = key not in _ALWAYS and key in usual() and value == usual()[key]
+    return "" if value is None or is_default else _worded(key, value)
 
 
 def _each(runs: Sequence[Run], key: str) -> str:
@@ -210,7 +190,7 @@ def _each(runs: Sequence[Run], key: str) -> str:
 def _worded(key: str, value: Any) -> str:
     """Return the text of a value; of one that no run of today can have, as in a record of another version, plainly."""
     try:
-        return _Wording().format(wording("setting")[key], value)
+        return _Caption(key).format(key_table()[key].caption, value)
     except (TypeError, ValueError):
         return f"{key} {value}"
 
@@ -219,14 +199,20 @@ class _Written(str):
     """Numbers that are texts already."""
 
 
-class _Wording(Formatter):
-    """Writes the values in a text of wording.yaml, `{:duration}`, as a person reads them."""
+class _Caption(Formatter):
+    """Writes the value in the caption of a key, as a person reads it."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value by one of WRITTEN, or as Python does."""
+        """Return a value by one of WRITTEN or as Python does; without a format in the unit of the key."""
         if isinstance(value, _Written):
             return value
-        return WRITTEN[format_spec](value) if format_spec in WRITTEN else format(value, format_spec)
+        if format_spec:
+            return WRITTEN[format_spec](value) if format_spec in WRITTEN else format(value, format_spec)
+        text = share if key_table()[self._key].unit == "%" else _IN_UNIT.get(unit_of(self._key), value_text)
+        return _by_node(value, text) if isinstance(value, Mapping) else text(value)
 
 
 def _shared(runs: Sequence[Run], key: str) -> Any:
@@ -258,16 +244,11 @@ def _joined(separator: str, parts: Sequence[str]) -> str:
     return separator.join(part for part in parts if part)
 
 
-# how wording.yaml has values written
+_IN_UNIT: Mapping[str | None, ValueText] = {"s": _duration, "bytes": _size, "bit/s": bandwidth}
+# how captions have other values written
 WRITTEN: Mapping[str, ValueText] = {
-    "bandwidth": bandwidth,
-    "bandwidths": partial(_by_node, text=bandwidth),
-    "duration": _duration,
     "entries": _entries,
     "factors": partial(_by_node, text=lambda factor: f"{factor:g} times as long"),
     "file": lambda value: PurePath(value).name,
     "regions": lambda value: ", ".join(map(str, value["regions"])),
-    "share": share,
-    "size": _size,
-    "typed": value_text,
 }

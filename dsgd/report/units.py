@@ -1,5 +1,5 @@
 """Know the units of configuration keys, read numbers that carry a unit, like 10ms, 46.8MB or 1Gbit, and write them as
-people read them: keys in the words of wording.yaml, numbers in the units that suit them, like `bandwidth=1 Gbit/s`."""
+people read them: keys in the words of their declarations, numbers in the units that suit them, `bandwidth=1 Gbit/s`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import yaml
-
+from dsgd.keys import Key
 from dsgd.record.safe_text import plain_number
+from dsgd.report.key_table import key_table
 
 # of a key's name: its unit
 BY_SUFFIX = {"_s": "s", "_bytes": "bytes", "bandwidth": "bit/s", "samples": "samples", "batch_size": "samples"}
@@ -86,9 +84,6 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     "bit/s": ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"),
     "samples": ("samples",),
 }
-_SHARES = (
-    "cluster.jitter", "cluster.jitter_persistent", "cluster.loss", "cluster.protocol_efficiency", "data.validation",
-)  # fmt: skip
 _PLAIN_GROUPS = ("", "algo", "budget", "cluster", "optimizer", "target")  # whose keys need no word for the group
 
 
@@ -114,7 +109,7 @@ class Quantity:
 def quantity(key: str, values: Iterable[str]) -> Quantity:
     """Return a key for an axis with these values, in the unit that suits the middle of them."""
     name, unit = _name(key), unit_of(key)
-    if key in _SHARES:
+    if key_table().get(key, Key()).unit == "%":
         return Quantity(name, "%", 0.01)
     numbers = sorted(number for value in values if (number := as_number(value)) > 0 and math.isfinite(number))
     if unit is None or not numbers:
@@ -128,12 +123,6 @@ def assigned(short: str, key: str, value: str) -> str:
     if unit is None or not math.isfinite(number):
         return f"{short}={value}"
     return f"{_bare(short)}={in_units(number, unit, EXACT_DIGITS)}"
-
-
-@cache
-def wording(section: str) -> Mapping[str, str]:
-    """Return a section of wording.yaml: `fields`, `keys` or `setting`."""
-    return yaml.safe_load(files("dsgd.report").joinpath("wording.yaml").read_text(encoding="utf-8"))[section]
 
 
 def bandwidth(bits_per_s: float) -> str:
@@ -168,13 +157,12 @@ def _name(key: str) -> str:
     """Return the name of a key in words: `latency` for `cluster.latency_s`."""
     key = key.removesuffix(".name")
     group, _, last = key.rpartition(".")
-    if group == "cluster.slow_nodes":
-        return f"gradient time of node {last}, times the others'"
     if last.isdecimal():
-        return f"{_name(group)} of node {last}"
+        declared = key_table().get(group, Key()).of_node
+        return declared.format(last) if declared else f"{_name(group)} of node {last}"
     spelled = _bare(last).replace("_", " ")
     alone = unit_of(key) is not None or group in _PLAIN_GROUPS
-    return wording("keys").get(key) or (spelled if alone else f"{group.replace('.', ' ')} {spelled}")
+    return key_table().get(key, Key()).axis or (spelled if alone else f"{group.replace('.', ' ')} {spelled}")
 
 
 def _bare(name: str) -> str:

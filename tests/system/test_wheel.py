@@ -52,7 +52,7 @@ def check_contents(wheel: Path) -> None:
     assert len(kernels) == (shutil.which("cc") is not None)
     beside = {"dsgd/data/digits.npz", "dsgd/data/digits_licence.txt", "dsgd/py.typed", "dsgd/sweep/job.txt"}
     beside |= {f"dsgd/cli/{name}" for name in ("names_elsewhere.yaml", "own_script.txt")}
-    beside |= {f"dsgd/report/{name}" for name in ("figures.mplstyle", "page.html", "wording.yaml")}
+    beside |= {f"dsgd/report/{name}" for name in ("figures.mplstyle", "page.html")}
     assert packed == sources | beside | kernels
     metadata = archive_text(wheel, "METADATA")
     assert f"\nVersion: {PROJECT['version']}\n" in metadata

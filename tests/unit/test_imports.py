@@ -22,13 +22,14 @@ WANTED = {
     "topology": {"host"},
     "streams": set(),
     "checks": set(),
-    "optim": {"checks"},
-    "cluster": {"checks", "host"},
+    "keys": set(),
+    "optim": {"checks", "keys"},
+    "cluster": {"checks", "host", "keys"},
     "crossing": set(),
     "host": set(),
     "models": {"checks"},
-    "data": {"checks", "streams", "host", "models"},
-    "experiment": {"checks", "cluster", "crossing", "data", "models", "optim", "topology", "worker"},
+    "data": {"checks", "streams", "host", "keys", "models"},
+    "experiment": {"checks", "cluster", "crossing", "data", "keys", "models", "optim", "topology", "worker"},
     "algorithms": {"checks", "compression", "streams", "topology", "worker"},
     "compression": {"streams", "worker"},
     "problem": {"data", "experiment", "host", "optim", "streams"},
@@ -45,12 +46,12 @@ WANTED = {
     | {"streams", "worker"},
     "engines": {"engines.dist", "engines.sim", "engines.torch", "host", "record", "runner"},
     "torch": {"engines.torch", "runner", "streams", "worker"},
-    "report": {"crossing", "record"},
+    "report": {"crossing", "experiment", "keys", "record"},
     "sweep": {"checks", "record"},
     "python": {"record", "report", "runner"},
     "comparison": {"checks", "cli", "crossing", "data", "host", "record", "report", "runner", "sweep"},
-    "cli": {"data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "models"}
-    | {"problem", "record", "report", "runner", "sweep"},
+    "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
+    | {"models", "problem", "record", "report", "runner", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -41,54 +41,26 @@ def as_cluster_yaml(
     network = _measured_network(overheads_s, links) if links else _assumed_network(assumed)
     entries = [
         ("gradient_s", _number(gradient_s), f"mean of {samples} gradients, median of {len(jitters)} workers"),
-        ("bandwidth", *network["bandwidth"]),
-        ("latency_s", *network["latency_s"]),
-        ("receive_bandwidth", "null", "bit/s of a port for what it receives; null: bandwidth"),
+        *network,
         ("protocol_efficiency", "1.0", "bandwidth is measured as payload, beside headers"),
-        ("window_bytes", "null", "what one connection may have under way: not measured"),
-        ("connection_bandwidth", "null", "bit/s that one connection may have: not measured"),
-        ("streams", "1", "connections from each sender to each receiver"),
-        ("message_bytes", "null", "bytes of one vector; null: the model's own size"),
-        ("server_bandwidth", "null", "bit/s of a parameter-server node; null: as a node"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
-        ("node_bandwidth", *network["node_bandwidth"]),
-        ("receive_overhead_s", *network["receive_overhead_s"]),
         ("chunks_per_message", "4", "messages share a port, as TCP streams do: not evenly for long"),
         ("slow_nodes", _mapping(slow_nodes, 1.0), "factors on gradient_s: more than 10 % from the median"),
         ("jitter", _number(cv), f"median of {len(jitters)} workers, {pauses} pauses left out"),
         ("jitter_distribution", kind, f"the likelier for {kinds.count(kind)} of {len(jitters)} workers"),
-        ("jitter_skew", "null", "third standardised moment of a log-normal; null: its own"),
-        ("jitter_persistent", "0.0", "of a factor that each node keeps: not measured, see slow_nodes"),
-        ("jitter_memory_s", "0.0", "seconds that a slow phase lasts: not measured"),
-        ("compute_trace", "null", "file of gradient times to replay, in place of gradient_s and jitter"),
-        ("failures", "null", "of nodes: not measured"),
-        ("stalls", "[]", "not measured"),
-        ("islands", "1", "of nodes, fast inside and slow between: not measured"),
-        ("wan_bandwidth", "null", "bit/s of an island's uplink; null: as a node"),
-        ("wan_latency_s", "null", "seconds per message between islands; null: latency_s"),
-        ("links", "null", "between regions: not measured"),
-        ("congestion", "[]", "of the uplinks: not measured"),
-        ("loss", "0.0", "probability that a message is lost: not measured, what TCP lost has cost time above"),
-        ("retransmit_s", "0.2", "seconds until a lost message is sent again: not measured"),
         ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
-        ("collective_messages", "false", "true: message by message, each port at its own speed"),
-        ("slice_bytes", "null", "of the parts that an all-reduce hands on; null: as a whole, as real processes do"),
-        ("collective_startup_s", "0.0", "seconds before each all-reduce: not measured"),
-        ("bucket_bytes", "null", "of a gradient that is reduced while it is computed; null: as real processes cut it"),
-        ("bucket_startup_s", "0.0", "seconds before each bucket: not measured"),
         ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
-        ("time_model", "null", "whose time this is, when it is not the trained model's"),
     ]
     width = max(len(f"{key}: {value}") for key, value, _ in entries)
-    lines = [f"# Measured: {' '.join(title.split())}", "_target_: dsgd.cluster.Cluster"]
+    lines = [f"# Measured: {' '.join(title.split())}", "defaults: [gigabit, _self_]  # keys that are not measured"]
     lines += [f"{f'{key}: {value}':<{width}}  # {comment}" for key, value, comment in entries]
     return "\n".join(lines) + "\n"
 
 
 def _measured_network(
     overheads_s: Sequence[float], links: Mapping[tuple[int, int], MeasuredLink]
-) -> dict[str, tuple[str, str]]:
-    """Return value and comment of each key that says what the network is like. A link is as fast as the slower of its
+) -> list[tuple[str, str, str]]:
+    """Return key, value and comment of what the network is like. A link is as fast as the slower of its
     two ports, so a port is as fast as the fastest of its links."""
     ranks = {rank for pair in links for rank in pair}
     rates = {rank: [link.duplex_bytes_per_s for pair, link in links.items() if rank in pair] for rank in sorted(ranks)}
@@ -97,19 +69,19 @@ def _measured_network(
     latency_s = statistics.median(link.latency_s for link in links.values())
     by_port = _mapping(port_factors, bandwidth)
     overhead_s = statistics.median(overheads_s)
-    return {
-        "bandwidth": (_number(bandwidth), f"payload, both directions busy; with one idle {_number(one_way)}"),
-        "latency_s": (_number(latency_s), f"half a round trip, median of {len(links)} links"),
-        "node_bandwidth": (by_port, "bit/s of single nodes: more than 10 % from the median"),
-        "receive_overhead_s": (_number(overhead_s), "each received vector: median of what steps took longer"),
-    }
+    return [
+        ("bandwidth", _number(bandwidth), f"payload, both directions busy; with one idle {_number(one_way)}"),
+        ("latency_s", _number(latency_s), f"half a round trip, median of {len(links)} links"),
+        ("node_bandwidth", by_port, "bit/s of single nodes: more than 10 % from the median"),
+        ("receive_overhead_s", _number(overhead_s), "each received vector: median of what steps took longer"),
+    ]
 
 
-def _assumed_network(assumed: Cluster) -> dict[str, tuple[str, str]]:
+def _assumed_network(assumed: Cluster) -> list[tuple[str, str, str]]:
     """Return the same as `_measured_network`, of a configured cluster."""
     reason = "not measured, as there is one worker: as configured"
     keys = ("bandwidth", "latency_s", "receive_overhead_s")
-    return {key: (_number(getattr(assumed, key)), reason) for key in keys} | {"node_bandwidth": ("null", reason)}
+    return [*((key, _number(getattr(assumed, key)), reason) for key in keys), ("node_bandwidth", "null", reason)]
 
 
 def noise(jitters: Sequence[Jitter]) -> str | None:

@@ -24,7 +24,7 @@ from dsgd.host.gpu_facts import FactName
 Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]  # which NaN is not either
 Seconds = Annotated[float, Meta(ge=0, lt=1e300)]
-Key = Annotated[str, Meta(max_length=100)]  # name of a mark, checkpoint or vector; a digest
+ShortText = Annotated[str, Meta(max_length=100)]  # name of a mark, checkpoint or vector; a digest
 OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers
 PRINTED_LIMIT = 10_000  # characters of what a process says about an error
 
@@ -108,21 +108,21 @@ class Ended(StepsMessage, frozen=True):
 
 
 class Missed(StepsMessage, frozen=True):
-    key: Key
+    key: ShortText
 
 
 class Offer(ClientMessage, frozen=True):
-    key: Key
-    digests: dict[Key, Key]
+    key: ShortText
+    digests: dict[ShortText, ShortText]
 
 
 class SnapshotMessage(Heartbeat, frozen=True):
     """A snapshot without its vectors. same: names of those that another worker sends."""
 
-    key: Key
+    key: ShortText
     time_s: Seconds
     extra: WorkerState
-    same: tuple[Key, ...] = ()
+    same: tuple[ShortText, ...] = ()
 
 
 class Start(ClientMessage, frozen=True):

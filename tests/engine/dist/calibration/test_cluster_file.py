@@ -58,12 +58,20 @@ def test_the_file_is_a_cluster_that_runs(tmp_path: Path, monkeypatch: pytest.Mon
         assert config[key] == expected, key
 
 
-def test_every_key_of_the_cluster_is_in_the_file_and_has_a_comment(tmp_path: Path) -> None:
-    written = yaml([Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, {(0, 1): MeasuredLink(1e-4, 1e8, 1e8)}, tmp_path).read_text()
-    keys = [line.split(":")[0] for line in written.splitlines() if not line.startswith(("#", "_"))]
-    assert keys == list(Cluster.__dataclass_fields__)
-    assert all(" # " in line for line in written.splitlines()[2:])
-    assert max(map(len, written.splitlines())) <= 120
+def test_every_key_of_the_file_has_a_comment_and_every_other_one_its_default(tmp_path: Path) -> None:
+    path = yaml([Jitter(0.01, 0.0, "gamma", 5, 0)] * 2, {(0, 1): MeasuredLink(1e-4, 1e8, 1e8)}, tmp_path)
+    lines = path.read_text().splitlines()
+    keys = [line.split(":")[0] for line in lines[2:]]
+    assert len({*keys}) == len(keys)
+    assert all(" # " in line for line in lines[1:])
+    assert max(map(len, lines)) <= 120
+    composed = {}
+    for name in ("gigabit", "mine"):
+        (job,) = ConfigTree(str(tmp_path / "conf")).jobs([f"cluster={name}"], multirun=False)
+        composed[name] = job.values["cluster"]
+    assert composed["mine"].keys() - {"name"} == {*Cluster.__dataclass_fields__, "_target_"}
+    differing = {key for key, value in composed["mine"].items() if value != composed["gigabit"][key]}
+    assert differing - {"name"} <= {*keys}
 
 
 def test_one_worker_has_the_network_that_was_configured(tmp_path: Path) -> None:

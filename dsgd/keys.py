@@ -1,0 +1,70 @@
+"""Declare a configuration key: the field of its dataclass says how captions and axes show it, and what it may be.
+
+    wan_latency_s: Annotated[float | None, Key("{} latency between islands", limits=SECONDS)] = None
+
+conf/ has its default and its effect; help, errors, units, captions and the reference page follow from the two lines.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The smallest and the largest value of a key. rule: how an error says them. form: how it shows a wrong value."""
+
+    least: float
+    most: float
+    rule: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Key:
+    """How a key is shown, and its limits.
+
+    caption: what a caption says of a value that is not the default; `{}` is the value in the key's unit, and behind a
+    colon stands another way to write it, as format() has it or by a name of WRITTEN in dsgd/report/setting.py. Captions
+    have the keys of a class in the order of its fields; those without this text are in none.
+    axis: what an axis calls the key; by default the last part of its name. of_node: the same for the entry of a node.
+    unit: "%" for a share; other units follow from the end of the name, as dsgd/report/units.py reads it.
+    entry: the class of the key's entries, whose fields are keys below it."""
+
+    caption: str = ""
+    limits: Limits | None = None
+    axis: str = ""
+    of_node: str = ""
+    unit: str = ""
+    entry: type | None = None
+
+
+@cache
+def keys_of(cls: type) -> Mapping[str, Key]:
+    """Return what the fields of a dataclass declare, by their names and in their order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    declared = {name: (*getattr(hint, "__metadata__", ()), None)[0] for name, hint in hints.items()}
+    return {name: key for name, key in declared.items() if isinstance(key, Key)}
+
+
+def mappings_in(cls: type) -> dict[str, Any]:
+    """Return the type of the keys of each field of a dataclass whose value may be a mapping, by the field's name."""
+    hints = {name: (hint, *typing.get_args(hint)) for name, hint in typing.get_type_hints(cls).items()}
+    return {
+        name: typing.get_args(option)[0]
+        for name, options in hints.items()
+        for option in options
+        if typing.get_origin(options[0]) is not list and typing.get_origin(option) is Mapping
+    }
+
+
+def check_limits(owner: Any) -> None:
+    """Raise ValueError, in one line, for the first option of a dataclass that is beyond its limits; null never is."""
+    for name, key in keys_of(type(owner)).items():
+        value, limits = getattr(owner, name), key.limits
+        if limits is not None and value is not None and not limits.least <= value <= limits.most:
+            raise ValueError(f"{name} must be {limits.rule}, got {value:{limits.form}}")
