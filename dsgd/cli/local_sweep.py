@@ -28,7 +28,7 @@ from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, owne
 from dsgd.cli.jobs import EXIT_STATUS, plan_job, set_command, show, used
 from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
-from dsgd.host.fork import Children, Told
+from dsgd.host.fork import Children, ChildResult
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores, omp_threads
 from dsgd.host.signals import Interrupted, Interruption
@@ -348,9 +348,9 @@ def _lines(output: IO[bytes], ended: bool = False) -> list[str]:
     return (text if ended else text[: text.rfind(b"\n") + 1]).decode(errors="replace").splitlines()
 
 
-def _status(child: Told) -> str:
+def _status(child: ChildResult) -> str:
     return "interrupted" if child.status == EXIT_INTERRUPTED else child.text or "failed"
 
 
-def _said(child: Told) -> str:
+def _said(child: ChildResult) -> str:
     return f"killed by {signal.Signals(-child.status).name}" if child.status < 0 else _status(child)

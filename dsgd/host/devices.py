@@ -9,13 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 from dsgd.host.resources import visible_gpus
 from dsgd.host.signals import Interrupted
 
@@ -23,7 +22,7 @@ AUTO, CPU, ACCELERATOR = "auto", "cpu", "accelerator"  # choices of engine.devic
 NVIDIA, NVIDIA_GROUP = "cuda", "nccl"
 EXTENSIONS = "torch.backends"  # entry points of packages that bring torch an accelerator
 DEVICE_FILES = ("/dev/kfd", "/dev/dri", "/dev/accel")  # of AMD, of Intel, of others
-PATIENCE_S = 60  # for an accelerator to begin
+PATIENCE_S = 60  # for an accelerator to begin; whoever waits longer learns of it from the workers
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,16 @@ class Accelerators:
 def accelerators(environment: Mapping[str, str]) -> Accelerators:
     """Return the devices of torch's accelerator. Raises Interrupted after a signal."""
     gpus = visible_gpus(environment)
-    present = asked() if _may_have_others(bool(gpus)) else Accelerators()
+    present = torch_accelerators() if _may_have_others(bool(gpus)) else Accelerators()
     if present.type not in ("", NVIDIA) or not gpus:
         return present
     return Accelerators(NVIDIA, gpus, NVIDIA_GROUP)
 
 
 def refusal(name: str, present: Accelerators) -> str:
-    """Return why gradients cannot be where `engine.device` says; "" if they can. present: what is here."""
+    """Return the error for an `engine.device` that this machine lacks; "" if it has the device.
+
+    name: the value of engine.device. present: the devices of this machine."""
     if name in (AUTO, CPU) or (present.count and name in (ACCELERATOR, present.type)):
         return ""
     if present.why:
@@ -67,9 +68,9 @@ def refusal(name: str, present: Accelerators) -> str:
 
 
 @functools.cache
-def asked() -> Accelerators:
-    """Return what torch says in a child process."""
-    child = told_by_child(_asked_of_torch)
+def torch_accelerators() -> Accelerators:
+    """Return the devices that torch counts in a child process. Raises Interrupted after a signal."""
+    child = run_in_child(_counted_by_torch, PATIENCE_S)
     if child.signals:
         raise Interrupted
     if child.status:
@@ -77,10 +78,8 @@ def asked() -> Accelerators:
     return Accelerators(**json.loads(child.text))
 
 
-def _asked_of_torch() -> str:
+def _counted_by_torch() -> str:
     """Return `Accelerators` as JSON."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE_S)
     import torch
     import torch.distributed as dist
 

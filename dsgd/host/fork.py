@@ -197,8 +197,8 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-class Told(NamedTuple):
-    """Hold what a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
+class ChildResult(NamedTuple):
+    """What a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
     KeyboardInterrupt, that of a SystemExit, or minus the number of the signal that killed it. signals: those of
     STOP_SIGNALS that have come since the block began, and were passed on to it."""
 
@@ -299,7 +299,7 @@ class Children:
             os.close(writing)
         child.send()
 
-    def wait(self, idle: Callable[[], None] | None = None, every_s: float | None = None) -> tuple[int, Told]:
+    def wait(self, idle: Callable[[], None] | None = None, every_s: float | None = None) -> tuple[int, ChildResult]:
         """Wait for the first child that ends. Returns its name and what it has left.
 
         idle: called meanwhile, whenever so many seconds have passed without news."""
@@ -317,7 +317,7 @@ class Children:
                 os.close(pipe)
                 signals = self.signals[:]
                 self._heard = len(signals)
-                return child.name, Told(child.text.decode(), os.waitstatus_to_exitcode(status), signals)
+                return child.name, ChildResult(child.text.decode(), os.waitstatus_to_exitcode(status), signals)
 
     def _pass_on(self, number: int, frame: object) -> None:
         self.signals.append(number)
@@ -330,9 +330,16 @@ class Children:
             signal.signal(number, handler)
 
 
-def told_by_child(function: Callable[[], str]) -> Told:
-    """Fork, call `function` in the child, and wait for its end."""
+def run_in_child(function: Callable[[], str], patience_s: int = 0) -> ChildResult:
+    """Fork, call `function` in the child, and wait for its end. patience_s: after which SIGALRM kills the child; 0:
+    never."""
+
+    def limited() -> str:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(patience_s)
+        return function()
+
     with Children() as children:
-        children.start(function)
+        children.start(limited)
         _, child = children.wait()
     return child

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.record.reader import name_of, read_summary
@@ -163,7 +163,7 @@ def _measured_by_child(experiment: Experiment, name: str, problem: Problem | Non
     """Return what a process of its own has measured, as `_kept_or_measured` does. Raises as `measured_gradient_s`."""
     import dsgd.gradients.choice  # noqa: F401  # here once: each process would take more than a second for it
 
-    child = told_by_child(lambda: _in_a_new_thread(experiment, problem, threads))
+    child = run_in_child(lambda: _in_a_new_thread(experiment, problem, threads))
     if child.signals or child.status == EXIT_INTERRUPTED:
         raise Interrupted
     if child.status != 0:

@@ -7,22 +7,19 @@ of it.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dsgd.data import DataLost
 from dsgd.experiment import Experiment
-from dsgd.host.devices import AUTO, CPU, Accelerators, accelerators, refusal
-from dsgd.host.fork import told_by_child
+from dsgd.host.devices import AUTO, CPU, PATIENCE_S, Accelerators, accelerators, refusal
+from dsgd.host.fork import run_in_child
 from dsgd.host.launcher import launch
 from dsgd.host.resources import are_own
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.runner.configuration import EngineOptions, RunConfig
 from dsgd.runner.values import ConfigError, prefixed
-
-PATIENCE_S = 60  # for an accelerator to begin; whoever waits longer learns of it from the workers
 
 
 def devices_for(options: EngineOptions, environment: Mapping[str, str]) -> Accelerators:
@@ -97,18 +94,12 @@ def check_devices(config: RunConfig, engine: str) -> None:
     if names == {CPU}:
         problem = _problem(experiment.precision, names)
     else:
-        child = told_by_child(lambda: _problem_in_time(experiment.precision, names))
+        child = run_in_child(lambda: _problem(experiment.precision, names), PATIENCE_S)
         if child.signals:
             raise Interrupted
         problem = child.text
     if problem:
         raise ConfigError(problem)
-
-
-def _problem_in_time(precision: str, devices: set[str]) -> str:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE_S)
-    return _problem(precision, devices)
 
 
 def _problem(precision: str, devices: set[str]) -> str:
@@ -134,7 +125,7 @@ def may_be_on_accelerator(config: RunConfig) -> bool:
     present = accelerators(os.environ)
     if not present.count or options.device != AUTO or options.gradients != "auto":
         return bool(present.count)
-    answer = told_by_child(lambda: _device_of_auto(experiment, present.type))
+    answer = run_in_child(lambda: _device_of_auto(experiment, present.type))
     if answer.signals or answer.status == EXIT_INTERRUPTED:
         raise Interrupted
     return answer.text != CPU

@@ -27,7 +27,7 @@ from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
 from dsgd.engines.dist.worker.process import run_process
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 from dsgd.host.launcher import launch
 from dsgd.host.resources import cores
 from dsgd.host.signals import Interrupted, signal_pipe
@@ -246,7 +246,7 @@ def try_training(problem: Problem, threads: int) -> None:
     model that cannot be trained, and KeyboardInterrupt after a signal."""
     if not problem.state.in_place:
         return
-    child = told_by_child(lambda: _failure(problem, threads))
+    child = run_in_child(lambda: _failure(problem, threads))
     if child.signals:
         raise Interrupted
     if child.text:

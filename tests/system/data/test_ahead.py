@@ -19,7 +19,7 @@ from torch import Tensor
 from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 from tests.support.proc import is_alive
 
 HERE = "tests.system.data.test_ahead."
@@ -126,7 +126,7 @@ def test_a_process_that_was_forked_reads_for_itself() -> None:
     expected = data.batch(0, 3)[0]
     with reading_ahead(data):
         data.batch(0, 0)
-        told = told_by_child(lambda: str(torch.equal(data.batch(0, 3)[0], expected)))
+        told = run_in_child(lambda: str(torch.equal(data.batch(0, 3)[0], expected)))
         assert told.text == "True"
         assert torch.equal(data.batch(0, 3)[0], expected)
 

@@ -23,7 +23,7 @@ from dsgd.data.images.layout import find_images
 from dsgd.data.images.loader import IN_A_ROW, Images
 from dsgd.data.images.pool import DecodingPool
 from dsgd.data.partition import Partition
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 from dsgd.streams import stream
 from tests.support.image_files import IMAGES, truncate
 from tests.support.proc import is_alive
@@ -245,7 +245,7 @@ def test_a_forked_process_gets_its_own_and_the_same_batches(images: Images) -> N
         images.close()
         return found
 
-    assert told_by_child(forked).text == sums()
+    assert run_in_child(forked).text == sums()
     assert images.batch(0, 3)[0].shape == (BATCH, 3, 224, 224)  # ours goes on
 
 

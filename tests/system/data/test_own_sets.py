@@ -24,7 +24,7 @@ from dsgd.data import DataLost
 from dsgd.data.imported import ImportedData
 from dsgd.data.items import Items
 from dsgd.data.own_sets import sharing
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 
 HERE = "tests.system.data.test_own_sets."
 COUNT = 40
@@ -160,7 +160,7 @@ def test_a_forked_process_opens_files_for_itself(target: str, path: str) -> None
     data = loaded(target, path)
     here = [(opened, os.lseek(opened.fileno(), 0, os.SEEK_CUR)) for opened in OPENED if hasattr(opened, "fileno")]
     for _ in range(2):
-        assert told_by_child(lambda: first_samples(data)).text == "as they should be"
+        assert run_in_child(lambda: first_samples(data)).text == "as they should be"
     assert [(opened, os.lseek(opened.fileno(), 0, os.SEEK_CUR)) for opened, _ in here] == here
     assert first_samples(data) == "as they should be"
     assert data.source is not None
@@ -183,7 +183,7 @@ def test_a_forked_process_loads_for_itself_what_it_cannot_share(target: str, hel
         assert data.source.sets is not inherited
         return first_samples(data)
 
-    assert told_by_child(forked).text == "as they should be"
+    assert run_in_child(forked).text == "as they should be"
     assert data.source.sets is inherited
     assert data.source.why is not None
     assert held in data.source.why
@@ -194,7 +194,7 @@ def test_what_holds_nothing_is_shared(path: str) -> None:
     data = loaded("in_memory", path)
     assert data.source is not None
     assert data.source.why is None
-    assert told_by_child(lambda: first_samples(data)).text == "as they should be"
+    assert run_in_child(lambda: first_samples(data)).text == "as they should be"
     assert Path(f"{path}.calls").read_text() == "."
 
 
@@ -227,5 +227,5 @@ def test_what_cannot_be_loaded_again_is_a_line_that_names_it(target: str, rule: 
             data.batch(0, 0)
         return str(raised.value)
 
-    told = told_by_child(forked).text
+    told = run_in_child(forked).text
     assert told.startswith(f"data.target={HERE}{target} {rule}")

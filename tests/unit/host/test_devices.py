@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dsgd.host import devices
-from dsgd.host.devices import Accelerators, accelerators, asked, refusal
+from dsgd.host.devices import Accelerators, accelerators, refusal, torch_accelerators
 from dsgd.host.gpu_facts import missing_device
 from tests.support.each_row import each_row
 
@@ -19,7 +19,7 @@ WARP = Accelerators("warp", 4, "warpgroup")
 
 @pytest.fixture(autouse=True)
 def _nothing_is_remembered() -> None:
-    devices.asked.cache_clear()
+    devices.torch_accelerators.cache_clear()
     devices._may_have_others.cache_clear()
 
 
@@ -46,7 +46,7 @@ def test_torch_s_accelerator_is_the_one_that_counts(
 ) -> None:
     with_extension(monkeypatch, extension)
     monkeypatch.setattr(devices, "visible_gpus", lambda environment: gpus)
-    monkeypatch.setattr(devices, "asked", lambda: of_torch)
+    monkeypatch.setattr(devices, "torch_accelerators", lambda: of_torch)
     monkeypatch.setattr(devices, "version", lambda name: "2.13.0+cpu")
     assert accelerators({}) == expected
     devices._may_have_others.cache_clear()
@@ -56,7 +56,7 @@ def test_torch_is_asked_in_another_process(monkeypatch: pytest.MonkeyPatch) -> N
     begun: list[int] = []
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: begun.append(os.getpid()) or 3)
-    assert asked().count == 3
+    assert torch_accelerators().count == 3
     assert begun == []
 
 
@@ -86,13 +86,13 @@ def test_an_accelerator_that_cannot_count_its_devices_says_so(monkeypatch: pytes
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
     monkeypatch.setattr(torch.accelerator, "device_count", uncounted)
-    assert asked() == Accelerators("xpu", 0, "", "xpu: no count of devices")
-    assert asked().described == "0 xpu devices, which cannot be counted (xpu: no count of devices),"
+    assert torch_accelerators() == Accelerators("xpu", 0, "", "xpu: no count of devices")
+    assert torch_accelerators().described == "0 xpu devices, which cannot be counted (xpu: no count of devices),"
 
 
 def test_an_accelerator_that_ends_its_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: sys.exit(3))
-    assert asked() == Accelerators(why="torch's accelerator did not begin: exit status 3")
+    assert torch_accelerators() == Accelerators(why="torch's accelerator did not begin: exit status 3")
 
 
 @each_row(

@@ -43,11 +43,11 @@ with signal_pipe() as signals:
     print(parent.supervise(child, lambda: os.kill(child.pid, signal.SIGKILL)))
 """
 CHECK = f"""{HOOKED}
-from dsgd.host.fork import told_by_child
+from dsgd.host.fork import run_in_child
 def wait():
     with interruption.armed():
         threading.Event().wait()
-print(tuple(told_by_child(wait)))
+print(tuple(run_in_child(wait)))
 """
 
 
