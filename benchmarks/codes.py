@@ -24,7 +24,7 @@ import torch
 from dsgd.algorithms.compressed import Compressed
 from dsgd.cli.compose import composed
 from dsgd.compression import codes
-from dsgd.compression.low_rank import low_rank_mean
+from dsgd.compression.codes import low_rank_mean
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.runner.configuration import configure
 from dsgd.worker import Engine, Worker

@@ -26,7 +26,7 @@ def measure(algo: str, nodes: int, model: str, into: multiprocessing.Queue) -> N
     import torch
 
     from dsgd.cli.compose import composed
-    from dsgd.engines.sim.checkpoint import live_vectors
+    from dsgd.engines.sim.simulated import live_vectors
     from dsgd.engines.sim.simulation import Simulation
     from dsgd.runner.configuration import configure
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from dsgd.checks import check_options
 from dsgd.cluster import Cluster
 from dsgd.cluster.failures import Failures
 from dsgd.crossing import RULES, WINDOW, Aim
 from dsgd.data import DataConfig
-from dsgd.keys import Key
+from dsgd.keys import Key, check_options
 from dsgd.models import ModelConfig
 from dsgd.optim.optimizer import LARGEST, Optimizer
 from dsgd.optim.schedule import Schedule

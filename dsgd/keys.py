@@ -1,14 +1,17 @@
-"""Declare a configuration key: the field of its dataclass says how captions and axes show it, and what it may be.
+"""Declare configuration keys and check their values: what a dataclass says of its fields besides type and default.
 
     wan_latency_s: Annotated[float | None, Key("{} latency between islands", limits=SECONDS)] = None
 
-conf/ has its default and its effect; help, errors, units, captions and the reference page follow from the two lines.
+conf/ has the default of a key and its effect; help, errors, units, captions and the reference page follow from the two
+lines. Rules that no `Limits` states are written as an error says them: `tau=">= 1"`, `beta="in [0, 1)"`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -68,3 +71,31 @@ def check_limits(owner: Any) -> None:
         value, limits = getattr(owner, name), key.limits
         if limits is not None and value is not None and not limits.least <= value <= limits.most:
             raise ValueError(f"{name} must be {limits.rule}, got {value:{limits.form}}")
+
+
+_RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?(\S+)([\])])")
+
+
+def check_options(owner: object, **rules: str | Collection[Any]) -> None:
+    """Raise ValueError, in one line, for the first option of an object that does not follow its rule.
+
+    rules: by the name of the option: `>= 0`, `> 0`, `in [0, 1)`, `in [1, tau = 4]`, with ` or null` behind it where
+    None is allowed; or the choices, of which the option must be one. What is not finite follows no rule of numbers."""
+    for name, rule in rules.items():
+        value: Any = getattr(owner, name)
+        if not isinstance(rule, str):
+            if value not in rule:
+                raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
+            continue
+        if rule.endswith(" or null") and getattr(owner, name) is None:
+            continue
+        limits = rule.removesuffix(" or null")
+        if span := _RANGE.fullmatch(limits):
+            opening, least, most, closing = span.groups()
+            follows = value <= float(most) if closing == "]" else value < float(most)
+        else:
+            opening, least = limits.split(" ")
+            follows = value < math.inf
+        follows = follows and (value >= float(least) if opening in ("[", ">=") else value > float(least))
+        if not follows:
+            raise ValueError(f"{name} must be {rule}, got {value}")

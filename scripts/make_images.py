@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rich.progress import Progress
 
-from dsgd.data.imagenet import IMAGES_SEED, ImageNetLike
-from dsgd.data.images.generate import Generated
+from dsgd.data.imagenet import IMAGES_SEED, Generated, ImageNetLike
 
 
 def main(argv: list[str] | None = None) -> int:

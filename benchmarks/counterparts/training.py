@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector
 
-from dsgd.compression.low_rank import first_q, split
+from dsgd.compression.codes import first_q, split
 from dsgd.experiment import Experiment
 from dsgd.optim.optimizer import SGD, AdamW
 from dsgd.problem.problem import Problem, build_problem

@@ -38,7 +38,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:

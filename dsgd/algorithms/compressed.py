@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:
@@ -118,6 +118,6 @@ class Compressed(Algorithm):
 
     async def low_rank_mean(self, worker: Worker, a: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same for PowerSGD, whose code is of the mean."""
-        from dsgd.compression.low_rank import low_rank_mean
+        from dsgd.compression.codes import low_rank_mean
 
         return await low_rank_mean(worker, a, self.rank, self.seed)

@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.worker import Algorithm, Worker
 
 

@@ -36,7 +36,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
 

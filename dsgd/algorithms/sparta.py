@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.streams import stream
 from dsgd.worker import Algorithm, Worker
 

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.worker import Algorithm, Worker
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ from functools import cached_property
 from math import inf, nextafter
 from typing import Annotated, Any, TypeVar
 
-from dsgd.checks import check_options
 from dsgd.cluster.compute_trace import LONGEST_S, ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.cluster.failures import Failures
 from dsgd.cluster.link_matrix import LinkMatrix
-from dsgd.keys import Key, Limits, check_limits
+from dsgd.keys import Key, Limits, check_limits, check_options
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")

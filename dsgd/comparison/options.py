@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dsgd.checks import check_options
 from dsgd.comparison.contenders import Prices
 from dsgd.comparison.tuning import Axis
+from dsgd.keys import check_options
 
 ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from dsgd.data.built_in import Digits, Shapes
 from dsgd.data.cifar import Cifar
-from dsgd.data.digits import Digits
 from dsgd.data.idx import Idx
 from dsgd.data.quadratic import Quadratic
-from dsgd.data.shapes import Shapes
 from dsgd.data.text import Text
 
 if TYPE_CHECKING:

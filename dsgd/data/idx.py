@@ -20,9 +20,9 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from dsgd.checks import check_options
 from dsgd.data.split import Arrays, ImageSet
 from dsgd.host.files import version_of
+from dsgd.keys import check_options
 
 SIDE = 28  # pixels of every image
 MOST_SAMPLES = 2**20  # bounds the memory; the largest set, EMNIST by class, has 697,932

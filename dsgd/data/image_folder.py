@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from dsgd.checks import check_options
 from dsgd.data.images.decode import MAX_PIXELS, BrokenImage, Picture, choose_decoder, open_image, read_image
 from dsgd.data.images.layout import ImageSource, Layout, choose_images, find_classes, find_files, find_folders
 from dsgd.data.split import Arrays, ImageSet
+from dsgd.keys import check_options
 from dsgd.streams import stream
 
 TRAIN, TESTS = "train", ("val", "test")  # folders in data.root

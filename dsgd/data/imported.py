@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsgd.checks import check_options
 from dsgd.data import DataLost
 from dsgd.data.own_sets import OwnSamples, OwnSets, Samples, Sets, Sizes, own_sets
 from dsgd.data.split import Split
 from dsgd.host.launcher import legible
 from dsgd.host.resources import total_memory
+from dsgd.keys import check_options
 from dsgd.streams import seeded_streams
 
 if TYPE_CHECKING:

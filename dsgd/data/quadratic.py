@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.streams import stream
 
 MOST_PARAMETERS = 10**9  # of one worker: 4 GB

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import numpy as np
 
-from dsgd.checks import check_options
 from dsgd.data.partition import OwnShares, Partition, check_share
-from dsgd.keys import Key
+from dsgd.keys import Key, check_options
 from dsgd.streams import stream
 
 if TYPE_CHECKING:

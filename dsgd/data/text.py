@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dsgd.checks import check_options
 from dsgd.data.partition import Partition
 from dsgd.data.split import Validation
 from dsgd.host.files import expanded, regular_file
+from dsgd.keys import check_options
 from dsgd.models import TokenShape
 from dsgd.streams import stream
 

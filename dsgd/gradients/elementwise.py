@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients.token_steps import position_step
+from dsgd.gradients.layer_steps import position_step
 from dsgd.gradients.tracing import Untranslatable, source
 from dsgd.gradients.translation import FUNCTIONS, Activation, Translation, gathered, inverse
 

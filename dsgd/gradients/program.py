@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from dsgd.gradients import elementwise, image_steps, token_steps
+from dsgd.gradients import elementwise, layer_steps
 from dsgd.gradients.tracing import BatchCounters, ModuleTrace, Untranslatable, source
 from dsgd.gradients.translation import RECTIFYING, Activation, NetworkProgram, Translation, gathered
 from dsgd.problem.problem import Problem
@@ -43,7 +43,7 @@ def _steps(trace: ModuleTrace) -> list[str]:
     """Return the nodes of a graph as text: what is called, with what."""
 
     def given(node: fx.Node) -> Any:
-        return token_steps.dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)
+        return layer_steps.dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)
 
     return [f"{node.op} {node.target} {given(node)}" for node in trace.graph.nodes]
 
@@ -158,7 +158,7 @@ def _alias(translation: Translation, node: fx.Node, module: nn.Module | None = N
 
 
 _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation | None]] = {
-    nn.Conv2d: image_steps.convolution,
+    nn.Conv2d: layer_steps.convolution,
     nn.Linear: _linear,
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
@@ -167,15 +167,15 @@ _MODULES: dict[type[nn.Module], Callable[[Translation, fx.Node, Any], Activation
     nn.LayerNorm: _layer_norm,
     nn.ReLU: _relu,
     **dict.fromkeys(elementwise.ACTIVATIONS, elementwise.activate),
-    nn.MaxPool2d: image_steps.max_pool,
-    nn.AdaptiveMaxPool2d: image_steps.adaptive_max_pool,
-    nn.AvgPool2d: image_steps.average_pool,
-    nn.AdaptiveAvgPool2d: image_steps.adaptive_average_pool,
+    nn.MaxPool2d: layer_steps.max_pool,
+    nn.AdaptiveMaxPool2d: layer_steps.adaptive_max_pool,
+    nn.AvgPool2d: layer_steps.average_pool,
+    nn.AdaptiveAvgPool2d: layer_steps.adaptive_average_pool,
     nn.Flatten: _alias,
     nn.Unflatten: _alias,
     nn.Identity: _alias,
-    nn.Dropout: token_steps.dropout,
-    nn.Embedding: token_steps.embedding,
+    nn.Dropout: layer_steps.dropout,
+    nn.Embedding: layer_steps.embedding,
 }
 _POOL = "kernel_size stride padding"
 _PLAIN = {F.silu: nn.SiLU, F.selu: nn.SELU, F.mish: nn.Mish, F.relu6: nn.ReLU6}
@@ -189,14 +189,14 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys((operator.neg, torch.neg), elementwise.negated),
     **dict.fromkeys((torch.cat, torch.concat), elementwise.concatenated),
     **dict.fromkeys((torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze), _alias),
-    torch.mean: image_steps.global_average_pool,
+    torch.mean: layer_steps.global_average_pool,
     F.linear: _linear_function,
-    F.max_pool2d: _like(image_steps.max_pool, nn.MaxPool2d, f"{_POOL} dilation ceil_mode return_indices"),
+    F.max_pool2d: _like(layer_steps.max_pool, nn.MaxPool2d, f"{_POOL} dilation ceil_mode return_indices"),
     F.avg_pool2d: _like(
-        image_steps.average_pool, nn.AvgPool2d, f"{_POOL} ceil_mode count_include_pad divisor_override"
+        layer_steps.average_pool, nn.AvgPool2d, f"{_POOL} ceil_mode count_include_pad divisor_override"
     ),
-    F.adaptive_avg_pool2d: _like(image_steps.adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
-    F.adaptive_max_pool2d: _like(image_steps.adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size return_indices"),
+    F.adaptive_avg_pool2d: _like(layer_steps.adaptive_average_pool, nn.AdaptiveAvgPool2d, "output_size"),
+    F.adaptive_max_pool2d: _like(layer_steps.adaptive_max_pool, nn.AdaptiveMaxPool2d, "output_size return_indices"),
     F.gelu: _like(elementwise.activate, nn.GELU, "approximate"),
     F.elu: _like(elementwise.activate, nn.ELU, "alpha inplace"),
     F.leaky_relu: _like(elementwise.activate, nn.LeakyReLU, "negative_slope inplace"),
@@ -204,10 +204,10 @@ _FUNCTIONS: dict[Any, Callable[[Translation, fx.Node], Activation]] = {
     **{function: _like(elementwise.activate, layer, "inplace") for function, layer in _PLAIN.items()},
     **dict.fromkeys((torch.sigmoid, F.sigmoid), _like(elementwise.activate, nn.Sigmoid)),
     **dict.fromkeys((torch.tanh, F.tanh), _like(elementwise.activate, nn.Tanh)),
-    F.dropout: token_steps.dropped,
-    F.scaled_dot_product_attention: token_steps.attention,
-    torch.transpose: token_steps.transposed,
-    torch.permute: token_steps.permuted,
+    F.dropout: layer_steps.dropped,
+    F.scaled_dot_product_attention: layer_steps.attention,
+    torch.transpose: layer_steps.transposed,
+    torch.permute: layer_steps.permuted,
     operator.getitem: partial(elementwise.gathered_by, elementwise.slice_of),
     F.pad: partial(elementwise.gathered_by, elementwise.zeros_around),
 }
@@ -219,9 +219,9 @@ _METHODS: dict[str, Callable[[Translation, fx.Node], Activation]] = {
     **dict.fromkeys(("div", "div_"), partial(elementwise.arithmetic, "/")),
     "neg": elementwise.negated,
     **dict.fromkeys(("flatten", "unflatten", "view", "reshape", "contiguous", "squeeze", "unsqueeze"), _alias),
-    "transpose": token_steps.transposed,
-    "permute": token_steps.permuted,
-    "mean": image_steps.global_average_pool,
+    "transpose": layer_steps.transposed,
+    "permute": layer_steps.permuted,
+    "mean": layer_steps.global_average_pool,
     "sigmoid": _like(elementwise.activate, nn.Sigmoid),
     "tanh": _like(elementwise.activate, nn.Tanh),
 }

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 
 if TYPE_CHECKING:
     from torch import nn

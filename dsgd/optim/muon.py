@@ -20,7 +20,7 @@ from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.optim.optimizer import AdamW, Matrix, State
 
 if TYPE_CHECKING:

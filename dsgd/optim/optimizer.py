@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
-from dsgd.checks import check_options
-from dsgd.keys import Key
+from dsgd.keys import Key, check_options
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from dsgd.checks import check_options
-from dsgd.keys import Key
+from dsgd.keys import Key, check_options
 
 KINDS = ("constant", "step", "cosine")
 # fields that act in one kind only: which, and the value that they have where they are not given

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from dsgd.checks import check_options
 from dsgd.experiment import Budget, Evaluation, Experiment, Target
+from dsgd.keys import check_options
 from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
 from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions, chosen

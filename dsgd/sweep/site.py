@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.sweep.manifest import Point
 
 WORD = re.compile(r"[^\s'\"\\]+")

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from dsgd.data.imagenet import Generated
 from dsgd.data.images.decode import choose_decoder
-from dsgd.data.images.generate import Generated
 from dsgd.models import declare_missing_operators
 
 DECODERS = ["simplejpeg", "pillow", *(["nvimgcodec"] if choose_decoder("auto") == "nvimgcodec" else [])]

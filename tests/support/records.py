@@ -41,7 +41,7 @@ def write_record(folder: Path, algo: str = "gossip", /, **changes: Any) -> Path:
         "nodes": nodes,
         "batch_size": 16,
         "seed": seed,
-        "data": {"_target_": "dsgd.data.digits.Digits", "name": "digits", "seed": seed},
+        "data": {"_target_": "dsgd.data.built_in.Digits", "name": "digits", "seed": seed},
         "model": {"_target_": "dsgd.models.mlp.MLP", "name": "mlp", "hidden": [64]},
         "optimizer": {"lr": 0.1, "momentum": 0.9},
         "cluster": {"gradient_s": 0.1, "bandwidth": 1e7, "latency_s": 1e-3, "slow_nodes": {3: 2.0},

@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_pa
         return result.stdout if status == 0 else result.stdout + result.stderr
 
     assert typed("python", "-c", "import dsgd; print(dsgd.__file__)").startswith(str(site))
-    assert typed("python", "-c", "import dsgd.data.digits as d; print(len(d.read_digits()[1]))") == "1797\n"
+    assert typed("python", "-c", "import dsgd.data.built_in as d; print(len(d.read_digits()[1]))") == "1797\n"
     typed("dsgd-run", "experiment=quadratic", "algo=dpsgd", "nodes=4", "budget.steps=5", "hydra.run.dir=run")
     assert json.loads((work / "run" / "summary.json").read_text())["status"] == "completed"
     assert json.loads((work / "run" / "env.json").read_text())["commit"] is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,20 @@ WANTED = {
     "worker": set(),
     "topology": {"host"},
     "streams": set(),
-    "checks": set(),
     "keys": set(),
-    "optim": {"checks", "keys"},
-    "cluster": {"checks", "host", "keys"},
+    "optim": {"keys"},
+    "cluster": {"host", "keys"},
     "crossing": set(),
     "host": set(),
-    "models": {"checks"},
-    "data": {"checks", "streams", "host", "keys", "models"},
-    "experiment": {"checks", "cluster", "crossing", "data", "keys", "models", "optim", "topology", "worker"},
-    "algorithms": {"checks", "compression", "streams", "topology", "worker"},
+    "models": {"keys"},
+    "data": {"streams", "host", "keys", "models"},
+    "experiment": {"cluster", "crossing", "data", "keys", "models", "optim", "topology", "worker"},
+    "algorithms": {"compression", "keys", "streams", "topology", "worker"},
     "compression": {"streams", "worker"},
     "problem": {"data", "experiment", "host", "optim", "streams"},
     "gradients": {"data", "experiment", "host", "problem", "streams"},
     "record": {"host"},
-    "runner": {"checks", "data", "engines.rules", "experiment", "gradients", "host", "models", "optim", "problem"}
+    "runner": {"data", "engines.rules", "experiment", "gradients", "host", "keys", "models", "optim", "problem"}
     | {"record", "topology", "worker"},
     "engines.rules": {"crossing", "experiment", "optim", "problem", "worker"},
     "engines.sim": {"cluster", "data", "engines.rules", "experiment", "gradients", "host", "optim", "problem", "record"}
@@ -47,16 +46,16 @@ WANTED = {
     "engines": {"engines.dist", "engines.sim", "engines.torch", "host", "record", "runner"},
     "torch": {"engines.torch", "runner", "streams", "worker"},
     "report": {"crossing", "experiment", "keys", "record"},
-    "sweep": {"checks", "record"},
+    "sweep": {"keys", "record"},
     "python": {"record", "report", "runner"},
-    "comparison": {"checks", "cli", "crossing", "data", "host", "record", "report", "runner", "sweep"},
+    "comparison": {"cli", "crossing", "data", "host", "keys", "record", "report", "runner", "sweep"},
     "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
     | {"models", "problem", "record", "report", "runner", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {
-    "dsgd.checks", "dsgd.worker", "dsgd.topology", "dsgd.streams", "torch", "dsgd.compression",
-    "dsgd.compression.low_rank", "dsgd.compression.codes",
+    "dsgd.keys", "dsgd.worker", "dsgd.topology", "dsgd.streams", "torch", "dsgd.compression",
+    "dsgd.compression.codes",
 }  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from dsgd.engines.rules.marks import has_collapsed, is_beyond, limit_of_batch, limit_of_mark
-from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.machine import Machine
+from dsgd.engines.sim.simulated import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Evaluation
 from dsgd.problem.problem import build_problem

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dsgd.engines.sim.checkpoint import live_vectors, restore, snapshot
+from dsgd.engines.sim.simulated import live_vectors, restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
 from dsgd.record.checkpoint_file import find_checkpoint, read_header, read_state, write_checkpoint

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dsgd.algorithms.compressed import CODES, Compressed
 from dsgd.cluster import Cluster
 from dsgd.compression import codes
-from dsgd.compression.low_rank import low_rank_mean, split
+from dsgd.compression.codes import low_rank_mean, split
 from dsgd.data import Quadratic
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.worker import Engine, Worker

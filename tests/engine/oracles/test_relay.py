@@ -13,8 +13,7 @@ from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.relay import Relay
 from dsgd.cluster import Cluster
 from dsgd.data import Quadratic
-from dsgd.topology import BinaryTree, Chain, Ring, Star, Topology, TopologyConfig
-from dsgd.topology.mixing import symmetric
+from dsgd.topology import BinaryTree, Chain, Ring, Star, Topology, TopologyConfig, symmetric
 from tests.support.reference import Array, Direction, Setting
 from tests.support.simulated import assert_close, run
 from tests.support.timing import timed

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dsgd.engines.sim.checkpoint import OtherRun, restore, snapshot
+from dsgd.engines.sim.simulated import OtherRun, restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.worker import Algorithm, Worker
 from tests.support.cases import prepared

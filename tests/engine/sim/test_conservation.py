@@ -15,8 +15,8 @@ from dsgd.algorithms.adpsgd import ADPSGD
 from dsgd.algorithms.downpour import Downpour, ParameterServer
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD, Centre
-from dsgd.engines.sim.checkpoint import restore, snapshot
 from dsgd.engines.sim.machine import Machine
+from dsgd.engines.sim.simulated import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Experiment
 from dsgd.topology import Ring, Topology

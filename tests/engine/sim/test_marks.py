@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.engines.sim.checkpoint import restore, snapshot
+from dsgd.engines.sim.simulated import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from tests.support.simulate import Outcome, experiment, simulate
 

@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.cluster import Cluster
 from dsgd.engines.rules.trace import COLOURS, trace_text
-from dsgd.engines.sim.checkpoint import restore, snapshot
+from dsgd.engines.sim.simulated import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from tests.support.cases import WAITING, prepared
 

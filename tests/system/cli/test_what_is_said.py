@@ -14,8 +14,7 @@ from dsgd.cli.compose import composed
 from dsgd.comparison.command import main as compare
 from dsgd.record.reader import FIELDS, find_runs
 from dsgd.runner.plan import plan_run
-from dsgd.topology import Chain, Ring
-from dsgd.topology.mixing import MOST_DENSE
+from dsgd.topology import MOST_DENSE, Chain, Ring
 from tests.support.command import call
 
 SMALL = ("experiment=quadratic", "nodes=2", "cluster.gradient_s=0.01", "eval.every_steps=5")

@@ -16,7 +16,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_several_processes_may_make_one_folder_at_once(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from dsgd.data.images.generate import Generated
+from dsgd.data.imagenet import Generated
 {IMAGES!r}.make(Path({str(tmp_path / "images")!r}))
 """
     processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]

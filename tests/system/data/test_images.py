@@ -20,8 +20,7 @@ from dsgd.data.imagenet import ImageNet
 from dsgd.data.images.augment import DEVIATION, DRAWS, MEAN, evaluation_pixels, train_pixels
 from dsgd.data.images.decode import open_image
 from dsgd.data.images.layout import find_images
-from dsgd.data.images.loader import IN_A_ROW, Images
-from dsgd.data.images.pool import DecodingPool
+from dsgd.data.images.loader import IN_A_ROW, DecodingPool, Images
 from dsgd.data.partition import Partition
 from dsgd.host.fork import run_in_child
 from dsgd.streams import stream
@@ -191,7 +190,7 @@ PROGRAM = """
 import os, signal, sys, time
 import numpy as np
 from dsgd.data.images.layout import find_images
-from dsgd.data.images.pool import DecodingPool, PendingImages
+from dsgd.data.images.loader import DecodingPool, PendingImages
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
 source = find_images(sys.argv[1]).train
 pool = DecodingPool(int(sys.argv[3]), "auto", 2**20, None, None, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.data.images.generate import Generated
+from dsgd.data.imagenet import Generated
 from tests.support.each_row import each_row
 from tests.support.simulate import experiment
 from tests.unit.data.test_data import write_cifar

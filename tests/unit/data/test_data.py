@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from dsgd.data import Cifar, Data, DataConfig, Digits, Idx, Quadratic, Shapes, Text
+from dsgd.data.built_in import read_digits
 from dsgd.data.cifar import LAYOUT, read_batch
-from dsgd.data.digits import read_digits
 from dsgd.data.in_memory import PAD, channel_statistics, move_and_mirror
 from tests.support.each_row import each_row
 from tests.support.idx_files import write_idx

@@ -11,8 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dsgd.data.imagenet import ImageNetLike
-from dsgd.data.images.generate import STAMP
+from dsgd.data.imagenet import STAMP, ImageNetLike
 from tests.support.each_row import each_row
 from tests.support.image_files import IMAGES
 
