@@ -21,6 +21,7 @@ FREE = ("model.arguments", "data.arguments", "algo.slow_nodes", *_OF_CLUSTER)
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
 # beginnings of the keys of Hydra's that say where records are, and what is composed
 OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")
+PLAIN_KEYS = ("topology", "cluster", "schedule", "optimizer", "batch_size")  # without a dot, and not the algorithm's
 PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 
 
@@ -121,6 +122,12 @@ def key_of(override: str) -> str:
 def as_typed(override: str) -> str:
     """Return an override as it was before `opened`."""
     return override.removeprefix("++") if override.startswith(tuple(f"++{key}" for key in FREE)) else override
+
+
+def full_option(option: str) -> str:
+    """Return an option of a method, as `tau=10`, as dsgd-run has it: without a dot it is the algorithm's."""
+    key = option.partition("=")[0]
+    return option if "." in key or key in PLAIN_KEYS else f"algo.{option}"
 
 
 class _Withdrawn(argparse.Action):

@@ -1,4 +1,4 @@
-"""dsgd-calibrate need: finds which bandwidth and latency each method needs for its workers to compute and not wait.
+"""dsgd-calibrate need: finds the bandwidth and the latency that each method needs, so that its workers do not wait.
 
     dsgd-calibrate need model=resnet50 nodes=32 gradient_s=0.1
     dsgd-calibrate need parameters=8e9 precision=bf16 nodes=64 gradient_s=4s --method sync --method "diloco tau=500"
@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import check_quotes, command_parser
+from dsgd.cli.arguments import check_quotes, command_parser, full_option
 from dsgd.cli.compose import composed
 from dsgd.cli.folders import check_file
 from dsgd.experiment import Experiment
@@ -50,8 +50,9 @@ LATENCIES = (1e-7, 1e3)  # seconds
 
 @dataclass(frozen=True)
 class LinkNeed:
-    """What a method needs to compute in a share of the time. bandwidth: bit/s of each node, infinite where none is
-    enough. latency_s: seconds, 0 where none is short enough."""
+    """Say which network lets the workers of a method compute in a share of the time.
+
+    bandwidth: bit/s of each node, infinite where none is enough. latency_s: seconds, 0 where none is short enough."""
 
     method: str
     percent: float
@@ -71,9 +72,8 @@ def main(argv: Sequence[str]) -> int:
     targets = tuple(options.target or TARGETS)
     if wrong := [percent for percent in targets if not 0 < percent < 100]:
         raise ConfigError(f"--target must be in (0, 100) %, got {wrong[0]:g}")
-    experiments = {
-        method: experiment_of(method, options.overrides, options.config_dir) for method in options.method or METHODS
-    }
+    timing = timing_overrides(options.overrides, options.config_dir)
+    experiments = {method: experiment_of(method, timing, options.config_dir) for method in options.method or METHODS}
     needs = [
         need for method, experiment in experiments.items() for need in needs_of(method, experiment, sorted(targets))
     ]
@@ -95,75 +95,76 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> Any:
     parser = command_parser("dsgd-calibrate need", __doc__)
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="KEY=VALUE",
-        help="gradient_s, nodes, model or parameters, precision, and cluster.* of dsgd-run",
-    )
-    parser.add_argument(
-        "--method", action="append", metavar="METHOD", help=f"repeat for several (default: {', '.join(METHODS)})"
-    )
-    parser.add_argument(
-        "--target", type=float, action="append", metavar="PERCENT", help="of the time computing (default: 50 to 99)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write all numbers")
-    parser.add_argument("--figure", metavar="FILE", help="write a figure: .png, .svg or .pdf")
-    parser.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
+    add = parser.add_argument
+    keys = "set gradient_s, nodes, model or parameters, precision, or a key cluster.* of dsgd-run"
+    add("overrides", nargs="*", metavar="KEY=VALUE", help=keys)
+    methods = f"choose an algorithm with its options; repeat for several (default: {', '.join(METHODS)})"
+    add("--method", action="append", metavar="METHOD", help=methods)
+    shares = "choose a share of the time that computes, in %%; repeat for several (default: 50, 80, 90, 95, 99)"
+    add("--target", type=float, action="append", metavar="PERCENT", help=shares)
+    add("--json", metavar="FILE", help="write all numbers to a file")
+    add("--figure", metavar="FILE", help="draw a figure into a .png, .svg or .pdf file")
+    add("--config-dir", metavar="DIR", help="read your own configuration files from a folder")
     return parser
 
 
-def experiment_of(method: str, overrides: Sequence[str], config_dir: str | None = None) -> Experiment:
-    """Return the timing run of a method, whose bandwidth and latency are to be found.
+def timing_overrides(typed: Sequence[str], config_dir: str | None = None) -> list[str]:
+    """Return the overrides that the timing runs of all methods have in common. typed: those of the command line.
 
-    method: `diloco tau=500`. overrides: of the command line. Raises ConfigError."""
-    typed, others = dict[str, str](), list[str]()
-    for word in overrides:
-        key, equals, value = word.partition("=")
+    Raises ConfigError."""
+    sizes, others = dict[str, str](), list[str]()
+    for override in typed:
+        key, equals, value = override.partition("=")
         if not equals:
-            raise ConfigError(f"arguments must be KEY=VALUE, got {word}")
-        if key in ("gradient_s", "parameters", "precision", "model"):
-            typed[key] = value
+            raise ConfigError(f"arguments must be KEY=VALUE, got {override}")
+        if key in ("parameters", "precision", "model"):
+            sizes[key] = value
         elif key.partition(".")[0] in FOUND or key in FOUND:
             raise ConfigError(f"{key} must not be given: it is what `need` sets or finds; a method is --method")
         else:
-            others.append(word)
-    if "gradient_s" not in typed and not any(word.startswith("cluster") for word in others):
+            others.append(f"cluster.{override}" if key == "gradient_s" else override)
+    if not any(override.startswith("cluster") for override in others):
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient, got none")
-    gradient = [f"cluster.gradient_s={typed['gradient_s']}"] if "gradient_s" in typed else []
+    # a gradient's time stands behind the cluster whose own time it replaces
+    others.sort(key=lambda override: override.startswith("cluster.gradient_s="))
+    size = f"cluster.message_bytes={message_bytes(sizes, config_dir)!r}"
+    return [*TIMING, *others, size, f"budget.steps={FEWEST_STEPS[0]}", "budget.epochs=null"]
+
+
+def experiment_of(method: str, timing: Sequence[str], config_dir: str | None = None) -> Experiment:
+    """Return the timing run of a method, whose bandwidth and latency are to be found.
+
+    method: `diloco tau=500`. timing: of `timing_overrides`. Raises ConfigError."""
     if not method.split():
         raise ConfigError(f"--method must be an algorithm with its options, like diloco tau=500, got {method!r}")
-    algo, *settings = method.split()
-    keys = [f"algo={algo}"]
-    for setting in settings:
-        keys.append(setting if "." in setting.partition("=")[0] else f"algo.{setting}")
-    if algo == "sgp" and not any(word.startswith("topology") for word in others):
-        keys.append("topology=one_peer_exponential")
-    values = composed([*TIMING, *others, *gradient, *keys], config_dir)
-    values["cluster"]["message_bytes"] = message_bytes(typed, config_dir)
-    values["budget"] |= {"steps": FEWEST_STEPS[0], "epochs": None}
-    experiment = configure(values).experiment
+    algo, *options = method.split()
+    overrides = [*timing, f"algo={algo}", *map(full_option, options)]
+    if algo == "sgp" and not any(override.startswith("topology") for override in overrides):
+        overrides.append("topology=one_peer_exponential")
+    experiment = configure(composed(overrides, config_dir)).experiment
     if experiment.cluster.gradient_s is None:
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient: this cluster has none")
     return experiment
 
 
-def message_bytes(typed: Mapping[str, str], config_dir: str | None = None) -> float:
-    """Return the bytes of a message of every parameter. typed: values of `parameters` or `model`, and `precision`."""
-    precision = typed.get("precision", "fp32")
+def message_bytes(sizes: Mapping[str, str], config_dir: str | None = None) -> float:
+    """Return the bytes of a message of every parameter. sizes: values of `parameters` or `model`, and `precision`.
+
+    Raises ConfigError."""
+    precision = sizes.get("precision", "fp32")
     if precision not in BYTES:
         raise ConfigError(f"precision must be one of {', '.join(BYTES)}, got {precision}")
-    if ("parameters" in typed) == ("model" in typed):
-        given = "both" if typed.keys() >= {"parameters", "model"} else "none"
+    if ("parameters" in sizes) == ("model" in sizes):
+        given = "both" if "model" in sizes else "none"
         raise ConfigError(f"one of model and parameters must be given, got {given}")
-    if "model" in typed:
-        return float(BYTES[precision] * parameters_of(typed["model"], config_dir))
+    if "model" in sizes:
+        return float(BYTES[precision] * parameters_of(sizes["model"], config_dir))
     try:
-        count = float(typed["parameters"])
+        count = float(sizes["parameters"])
     except ValueError:
         count = math.nan
     if not 1 <= count < math.inf:
-        raise ConfigError(f"parameters must be a number >= 1, got {typed['parameters']}")
+        raise ConfigError(f"parameters must be a number >= 1, got {sizes['parameters']}")
     return BYTES[precision] * count
 
 
@@ -184,7 +185,7 @@ def parameters_of(name: str, config_dir: str | None = None) -> int:
 
 
 def needs_of(method: str, experiment: Experiment, targets: Sequence[float]) -> list[LinkNeed]:
-    """Return what a method needs for each target, in per cent, ascending."""
+    """Return what a method needs for each target. targets: in per cent, ascending."""
     cluster = experiment.cluster
 
     def with_bandwidth(value: float) -> float:
@@ -210,8 +211,9 @@ def grid(low: float, high: float) -> list[float]:
 def first_enough(
     share_of: Callable[[float], float], targets: Sequence[float], values: Sequence[float]
 ) -> list[float | None]:
-    """Return for each target, in per cent, the first of the values whose share reaches it; None if the last one's does
-    not. share_of: does not fall from value to value."""
+    """Return for each target, in per cent, the first value whose share reaches it, or None if no value's share does.
+
+    share_of: does not fall from value to value."""
     share = cache(share_of)
     return [
         None if share(values[-1]) < percent / 100 else values[bisect_left(values, percent / 100, key=share)]
@@ -220,7 +222,7 @@ def first_enough(
 
 
 def computing(experiment: Experiment) -> float:
-    """Return the share of the time in which workers compute, in the mean over workers, of a run that goes on and on."""
+    """Return the share of the time in which workers compute, in the mean over workers, of a run without an end."""
     from dsgd.engines.sim.simulation import Simulation
 
     tau = getattr(experiment.algo, "tau", 1)
@@ -237,7 +239,7 @@ def computing(experiment: Experiment) -> float:
 
 
 def setting_of(experiment: Experiment) -> str:
-    """Return in a line what the numbers hold for."""
+    """Return the setting for which the numbers hold, in one line."""
     cluster = experiment.cluster
     assert cluster.gradient_s is not None
     assert cluster.message_bytes is not None
@@ -252,7 +254,7 @@ def setting_of(experiment: Experiment) -> str:
 
 
 def tables(needs: Sequence[LinkNeed], setting: str) -> list[ReportTable]:
-    """Return the table of bandwidths and that of latencies, a row for each method."""
+    """Return a table of bandwidths and a table of latencies. Both have a row for each method."""
     targets = sorted({need.percent for need in needs})
     by_method: dict[str, list[LinkNeed]] = {}
     for need in needs:

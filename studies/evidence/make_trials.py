@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dsgd.cli.arguments import full_option
 from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.comparison.entries import FOLDERS
@@ -35,7 +36,6 @@ DIGITS = 7
 FOLD_FIELDS = ("test_fold_losses", "test_fold_accuracies")  # of a record
 JITTER = ("cluster.jitter_distribution=lognormal", "cluster.jitter=0.1")  # under which models are trained
 CLUSTER = "cluster=jin2016"  # of clocks that name no other
-PLAIN_KEYS = ("topology", "cluster", "schedule", "optimizer", "batch_size")  # of options that are not the algorithm's
 ONCE = ("eval.every_steps=null", "eval.every_epochs=null")  # evaluated at the end alone
 
 
@@ -81,7 +81,7 @@ def missing_of(needs: Sequence[Need], pipelines: Pipelines, most: int) -> list[T
 def overrides_of(wanted: Trial | Clock) -> list[str]:
     """Return the overrides of dsgd-run that make a trial or a clock."""
     algo, *options = wanted.contender.split()
-    keys = [_key(option) for option in options]
+    keys = [*map(full_option, options)]
     if isinstance(wanted, Clock):
         timing = ["engine=sim", "engine.gradients=none", "budget.epochs=null", *ONCE]
         timing += [] if any(key.startswith("cluster=") for key in keys) else [CLUSTER]
@@ -112,12 +112,6 @@ def overrides_of(wanted: Trial | Clock) -> list[str]:
         f"optimizer.lr={wanted.rate:.6g}",
         f"seed={wanted.seed}",
     ]
-
-
-def _key(option: str) -> str:
-    """Return an option of a contender as dsgd-run has it: without a dot it is the algorithm's."""
-    name = option.partition("=")[0]
-    return option if "." in name or name in PLAIN_KEYS else f"algo.{option}"
 
 
 def outcome_of(trial: Trial, run: Run) -> TrialOutcome:

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import calibrate
-from dsgd.cli.need import PER_OCTAVE, LinkNeed, experiment_of, first_enough, grid, needs_of, parameters_of
+from dsgd.cli.need import (
+    PER_OCTAVE,
+    LinkNeed,
+    experiment_of,
+    first_enough,
+    grid,
+    needs_of,
+    parameters_of,
+    timing_overrides,
+)
 from tests.support.each_row import each_row
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "bandwidth.md"
@@ -21,7 +30,8 @@ WORDS = ("parameters=1e8", f"gradient_s={GRADIENT_S}", "cluster.collective=ring"
 
 
 def needs(method: str, nodes: int, *words: str) -> list[LinkNeed]:
-    return needs_of(method, experiment_of(method, [*WORDS, f"nodes={nodes}", *words]), TARGETS)
+    timing = timing_overrides([*WORDS, f"nodes={nodes}", *words])
+    return needs_of(method, experiment_of(method, timing), TARGETS)
 
 
 @each_row(
