@@ -11,9 +11,8 @@ from dsgd.cli.folders import check_writable, owned
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.host.signals import Interruption
 from dsgd.runner.configuration import configure
-from studies.reproduction.measured_table import TIMING, MeasuredRow
-from studies.reproduction.yardstick_page import read, write
-from studies.yardstick import tables
+from studies.yardstick.measured_table import TIMING, MeasuredRow, tables
+from studies.yardstick.yardstick_page import read, write
 
 YARDSTICK = "yardstick"
 RESULTS = "results/yardstick"

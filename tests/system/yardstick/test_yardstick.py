@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from studies.cli.yardstick import timed
-from studies.reproduction.measured_table import MeasuredTable
+from studies.yardstick.measured_table import MeasuredTable
 from tests.support.simulate import values_of
 from tests.unit.yardstick.test_yardstick import TABLES, committed
 

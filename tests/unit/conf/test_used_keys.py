@@ -14,8 +14,7 @@ import yaml
 from studies.evidence.contrast import Pipelines
 from studies.evidence.make_trials import missing_of, overrides_of
 from studies.papers import papers
-from studies.reproduction.measured_table import TIMING
-from studies.yardstick import tables
+from studies.yardstick.measured_table import TIMING, tables
 
 ROOT = Path(__file__).parents[3]
 CONF = ROOT / "conf"

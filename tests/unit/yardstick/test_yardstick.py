@@ -11,9 +11,8 @@ import pytest
 
 from studies.cli.reproduce import main
 from studies.cli.yardstick import timed
-from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
-from studies.reproduction.yardstick_page import PREDICTED, read
-from studies.yardstick import tables
+from studies.yardstick.measured_table import EXPLAINED, MeasuredTable, error, percentile, tables
+from studies.yardstick.yardstick_page import PREDICTED, read
 from tests.support.each_row import each_row
 from tests.support.simulate import values_of
 

@@ -14,9 +14,9 @@ from dsgd.record.safe_files import write_atomically
 from dsgd.report.sheet import panels
 from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
 from studies.reproduction.archive import reading
-from studies.reproduction.measured_table import EXPLAINED, MeasuredTable, error, percentile
 from studies.reproduction.overview import OVERVIEW
 from studies.reproduction.pages import table
+from studies.yardstick.measured_table import EXPLAINED, MeasuredTable, error, percentile
 
 FIGURE, PREDICTED = "predicted.png", "predicted.json"
 SHARES = {"median": 0.5, "90th percentile": 0.9, "worst": 1.0}
