@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, command_parser
 from dsgd.cli.folders import check_writable, owned
 from dsgd.comparison.rounds import Unfinished, Usage, ended
 from dsgd.host.signals import Interruption
@@ -22,7 +23,7 @@ from studies.reproduction.overview import OVERVIEW, write_overview
 from studies.reproduction.pages import Results, page_of, verdict_lines, write_paper
 from studies.reproduction.paper import Paper, Study
 
-Wanted = Sequence[tuple[Paper, Sequence[Study]]]
+PaperStudy = tuple[Paper, Study]
 
 ALL = "all"  # papers
 WITHDRAWN = {  # flags of the last release: what to use instead
@@ -53,23 +54,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             _check_alone(typed, names)
             write_yardstick(Path(typed.results or RESULTS), typed.redraw, interruption)
             return
+        known = papers()
         if not (names or typed.claim or typed.redraw):
-            keys = ", ".join([ALL, YARDSTICK, *(paper.key for paper in papers())])
+            keys = ", ".join([ALL, YARDSTICK, *(paper.key for paper in known)])
             raise Usage(f"{EXAMPLES}\ndsgd-reproduce: PAPER must be given, one of {keys}, got none; --help says more")
-        chosen, claims = _chosen(papers(), names, tuple(typed.claim))
-        wanted = _wanted(chosen, claims, tuple(typed.study))
+        chosen, claims = _chosen(known, names, typed.claim), tuple(typed.claim)
+        wanted = _wanted(chosen, claims, typed.study)
         results = Path(typed.results or ("outputs/quick" if typed.quick else "results/papers"))
         if typed.forecast:
             _forecast(chosen, claims, Pipelines.read(results, typed.quick))
             return
-        logged = [results / TRIALS, *(archive.path_of(paper.key, results) for paper in papers())]
+        logged = [results / TRIALS, *(archive.path_of(paper.key, results) for paper in known)]
         if typed.redraw and not any(path.exists() for path in logged):
             raise ValueError(f"--redraw needs logged runs in {results}, got none")
         check_writable(results, "--results")
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
         with owned(results, "--results"):
-            for paper in papers():  # a broken archive is found before anything runs
+            for paper in known:  # a broken archive is found before anything runs
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
                 venue = Venue(Path(typed.folder), typed.jobs, typed.on, tuple(slurm))
@@ -77,79 +79,51 @@ def main(argv: Sequence[str] | None = None) -> int:
                     needs = [need for paper in chosen for need in paper.needs_of(claims)]
                     run_pipelines(needs, results, venue, interruption, typed.quick)
                 _run(wanted, venue, results, interruption)
-            _draw(chosen, claims, results, typed.quick)
+            _draw(known, chosen, claims, results, typed.quick)
 
     return ended("dsgd-reproduce", work)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of the command line."""
-    command_line = Parser(
-        prog="dsgd-reproduce",
-        description="Repeat the papers' experiments, and compare the results with the papers' claims.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command_line.add_argument("--version", action="version", version=version_line())
-    command_line.add_argument(
-        "--claim", action="append", default=[], metavar="ID", help="only the runs of this claim, like J1"
-    )
-    command_line.add_argument("--study", action="append", default=[], metavar="NAME", help="only these runs, like idle")
-    command_line.add_argument(
-        "--redraw", action="store_true", help="run nothing: pages and figures from the logged runs"
-    )
-    command_line.add_argument(
-        "--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing"
-    )
-    command_line.add_argument(
-        "--quick", action="store_true", help="one replicate of each pipeline: all runs work, nothing is decided"
-    )
-    command_line.add_argument(
-        "--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)"
-    )
-    command_line.add_argument("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
-    command_line.add_argument(
-        "--folder", default="outputs/papers", metavar="DIR", help="folder of the records (default: %(default)s)"
-    )
-    command_line.add_argument(
-        "--results",
-        metavar="DIR",
-        help="folder of logged runs and pages (default: results/papers, or outputs/quick)",
-    )
+    about = "Repeat the papers' experiments, and compare the results with the papers' claims."
+    command_line = command_parser("dsgd-reproduce", about, EXAMPLES)
+    add = command_line.add_argument
+    add("--claim", action="append", default=[], metavar="ID", help="only the runs of this claim, like J1")
+    add("--study", action="append", default=[], metavar="NAME", help="only these runs, like idle")
+    add("--redraw", action="store_true", help="run nothing: pages and figures from the logged runs")
+    add("--forecast", action="store_true", help="run nothing: core-hours of the runs that are missing")
+    add("--quick", action="store_true", help="one replicate of each pipeline: all runs work, nothing is decided")
+    add("--on", choices=("here", "slurm"), default="here", help="where to run (default: %(default)s)")
+    add("--jobs", type=int, metavar="N", help="runs at a time here (default: one for each core)")
+    add("--folder", default="outputs/papers", metavar="DIR", help="folder of the records (default: %(default)s)")
+    where = "folder of logged runs and pages (default: results/papers, or outputs/quick)"
+    add("--results", metavar="DIR", help=where)
     for flag in WITHDRAWN:
-        command_line.add_argument(flag, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    command_line.add_argument("targets", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
+        add(flag, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add("targets", nargs="*", metavar="PAPER | slurm.KEY=VALUE")
     return command_line
 
 
-def _chosen(
-    known: Sequence[Paper], names: Sequence[str], claims: tuple[str, ...]
-) -> tuple[list[Paper], tuple[str, ...]]:
-    """Return the papers and the claims that a command line asks for. Raises ValueError for others than there are."""
-    keys = [paper.key for paper in known]
-    for name in names:
-        if name not in (ALL, *keys):
-            raise ValueError(f"PAPER must be one of {', '.join([ALL, YARDSTICK, *keys])}, got {name}")
+def _chosen(known: Sequence[Paper], names: Sequence[str], claims: Sequence[str]) -> list[Paper]:
+    """Return the papers that a command line asks for. Raises ValueError for others than there are."""
+    _check_known("PAPER", names, [ALL, YARDSTICK, *(paper.key for paper in known)])
     chosen = [paper for paper in known if not names or ALL in names or paper.key in names]
-    ids = [claim.id for paper in chosen for claim in paper.claims]
-    for claim in claims:
-        if claim not in ids:
-            raise ValueError(f"--claim must be one of {', '.join(ids)}, got {claim}")
-    if claims:
-        chosen = [paper for paper in chosen if any(claim.id in claims for claim in paper.claims)]
-    return chosen, claims
+    _check_known("--claim", claims, [claim.id for paper in chosen for claim in paper.claims])
+    return [paper for paper in chosen if not claims or any(claim.id in claims for claim in paper.claims)]
 
 
-def _wanted(chosen: Sequence[Paper], claims: tuple[str, ...], studies: tuple[str, ...]) -> Wanted:
-    """Return the studies that a command line asks for, of each paper. Raises ValueError for others than there are."""
-    wanted = [(paper, paper.studies_of(claims)) for paper in chosen]
-    names = [study.name for _, of_paper in wanted for study in of_paper]
-    for name in studies:
-        if name not in names:
-            raise ValueError(f"--study must be one of {', '.join(names)}, got {name}")
-    return [
-        (paper, [study for study in of_paper if not studies or study.name in studies]) for paper, of_paper in wanted
-    ]
+def _wanted(chosen: Sequence[Paper], claims: tuple[str, ...], names: Sequence[str]) -> list[PaperStudy]:
+    """Return the studies that a command line asks for. Raises ValueError for others than there are."""
+    wanted = [(paper, study) for paper in chosen for study in paper.studies_of(claims)]
+    _check_known("--study", names, [study.name for _, study in wanted])
+    return [(paper, study) for paper, study in wanted if not names or study.name in names]
+
+
+def _check_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{what} must be one of {', '.join(known)}, got {name}")
 
 
 def _check(typed: argparse.Namespace, slurm: Iterable[str]) -> None:
@@ -174,31 +148,27 @@ def _check_alone(typed: argparse.Namespace, names: Sequence[str]) -> None:
         raise ValueError(f"{YARDSTICK} must be without {what}, which belongs to papers, got {' '.join(names)} with it")
 
 
-def _run(wanted: Wanted, venue: Venue, results: Path, interruption: Interruption) -> None:
+def _run(wanted: Sequence[PaperStudy], venue: Venue, results: Path, interruption: Interruption) -> None:
     """Make the runs of studies that are missing, and add them to the archives, a study at a time.
 
     Raises Unfinished when all that can be run has been, if runs failed or are with SLURM."""
+    paths = {paper.key: archive.path_of(paper.key, results) for paper, _ in wanted}
+    missing = [(paper, study) for paper, study in wanted if not archive.rows_made_by([study], paths[paper.key])]
     unfinished = []
-    missing = _missing(wanted, results)
-    for paper, studies in wanted:
-        path = archive.path_of(paper.key, results)
-        rows = archive.read(path)
-        for study in studies:
-            if (paper.key, study.name) not in missing:
-                continue
-            print(f"{paper.key}: {study.command}", file=sys.stderr, flush=True)
-            if study.by is not None:
-                print(f"{paper.key}: {study.name} is left to you, see docs/explanation/papers.md", file=sys.stderr)
-                continue
-            here = Venue(venue.folder / paper.key, venue.at_once, venue.on, venue.slurm)
-            part = f"study {1 + missing.index((paper.key, study.name))} of {len(missing)}" if len(missing) > 1 else ""
-            try:
-                rows[study.name] = run_study(study, here, interruption, part)
-            except Unfinished as line:
-                unfinished.append(f"{paper.key} {study.name}: {line}")
-                continue
-            rows = {entry.name: rows[entry.name] for entry in paper.studies if entry.name in rows}
-            archive.write(path, rows)
+    for number, (paper, study) in enumerate(missing, start=1):
+        print(f"{paper.key}: {study.command}", file=sys.stderr, flush=True)
+        if study.by is not None:
+            print(f"{paper.key}: {study.name} is left to you, see docs/explanation/papers.md", file=sys.stderr)
+            continue
+        here = replace(venue, folder=venue.folder / paper.key)
+        part = f"study {number} of {len(missing)}" if len(missing) > 1 else ""
+        try:
+            made = run_study(study, here, interruption, part)
+        except Unfinished as line:
+            unfinished.append(f"{paper.key} {study.name}: {line}")
+            continue
+        rows = archive.read(paths[paper.key]) | {study.name: made}
+        archive.write(paths[paper.key], {each.name: rows[each.name] for each in paper.studies if each.name in rows})
     if unfinished:
         raise Unfinished("; ".join(unfinished))
 
@@ -212,36 +182,23 @@ def _forecast(chosen: Sequence[Paper], claims: tuple[str, ...], pipelines: Pipel
     print(f"all: {forecast([need for paper in chosen for need in paper.needs_of(claims)], pipelines)}")
 
 
-def _missing(wanted: Wanted, results: Path) -> list[tuple[str, str]]:
-    """Return the studies whose runs are not in the archives, as keys of papers and names."""
-    missing = []
-    for paper, studies in wanted:
-        rows = archive.read(archive.path_of(paper.key, results))
-        missing += [(paper.key, study.name) for study in studies if not _is_there(rows.get(study.name, []), study)]
-    return missing
-
-
-def _is_there(rows: Sequence[archive.ArchiveRow], study: Study) -> bool:
-    return bool(rows) and all(row["words"] == list(study.overrides) for row in rows)
-
-
-def _draw(chosen: Sequence[Paper], claims: Sequence[str], results: Path, quick: bool) -> None:
+def _draw(known: Sequence[Paper], chosen: Sequence[Paper], claims: Sequence[str], results: Path, quick: bool) -> None:
     """Write the pages of the chosen papers and the table of all, and print the score.
 
     Where claims were asked for, print their verdicts and pages, and write no pages of other papers."""
     pipelines = Pipelines.read(results, quick)
-    all_results = [Results.read(paper, results, pipelines) for paper in papers()]
-    for paper_results in all_results:
-        if paper_results.paper in chosen or not (claims or page_of(paper_results.paper, results).exists()):
-            with archive.reading(archive.path_of(paper_results.paper.key, results)):
-                write_paper(paper_results, results)
+    all_results = [Results.read(paper, results, pipelines) for paper in known]
+    for of_paper in all_results:
+        if of_paper.paper in chosen or not (claims or page_of(of_paper.paper, results).exists()):
+            with archive.reading(archive.path_of(of_paper.paper.key, results)):
+                write_paper(of_paper, results)
     score = write_overview(all_results, results) if not claims or (results / OVERVIEW).exists() else ""
     if not claims:
         print(score)
-    for paper_results in all_results:
-        for claim in paper_results.paper.claims if paper_results.paper in chosen else ():
+    for of_paper in all_results:
+        for claim in of_paper.paper.claims if of_paper.paper in chosen else ():
             if claim.id in claims:
-                print(verdict_lines(paper_results, claim, results))
+                print(verdict_lines(of_paper, claim, results))
 
 
 if __name__ == "__main__":

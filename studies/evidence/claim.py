@@ -37,7 +37,7 @@ def claim_over_conditions(stated: Statement, cells: Callable[[str], Cells], task
         for group in cells(task).values()
         for each in group
     ]
-    return Claim(stated, (), judge, tuple(tasks), tuple(needs))
+    return Claim(stated, judge, tuple(tasks), tuple(needs))
 
 
 def checks_of(stated: Statement, contrasts: Sequence[Contrast]) -> tuple[int, int]:

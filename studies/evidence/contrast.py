@@ -25,6 +25,7 @@ from studies.evidence.pipeline import (
     tuned_level,
     tuned_steps_to,
 )
+from studies.evidence.tasks import MOST_TESTED, STEPS, contender
 from studies.evidence.trial import CLOCKS, MEASURE, TRIALS, Clock, Trial, TrialOutcome, read_clocks, read_trials
 from studies.reproduction.criterion import Statement
 from studies.reproduction.verdict import Check, Verdict
@@ -81,6 +82,27 @@ TENTHS = 10  # parts of the test samples
 
 Measure = Callable[[Pipelines, int], Measurement]  # of a replicate; raises Missing
 MeasurementPair = tuple[Measurement, Measurement]
+Need = Callable[[Pipelines, int], None]  # raises Missing, with what it misses of so many replicates
+
+
+def first_replicates(measure: Measure, pipelines: Pipelines) -> list[float]:
+    """Return what a measure comes to in the replicates after which a study may end first. Raises Missing."""
+    made = all_of(partial(measure, pipelines, replicate) for replicate in range(pipelines.counts[0]))
+    return [each.value for each in made]
+
+
+def need_of_first(measure: Measure) -> Need:
+    """Return the need of the first replicates of a measure, which no criterion holds for too few."""
+
+    def need(pipelines: Pipelines, _: int) -> None:
+        first_replicates(measure, pipelines)
+
+    return need
+
+
+def steps(cell: Candidate, target: float) -> Measure:
+    """Measure the steps of each worker to a target."""
+    return lambda pipelines, replicate: pipelines.steps(cell, replicate, target)[0]
 
 
 def samples(cell: Candidate, target: float) -> Measure:
@@ -113,21 +135,26 @@ def clock_of(cell: Candidate, overlap: bool, jitter: float, replicate: int) -> C
 
 def loss(variants: Sequence[Candidate], after: int) -> Measure:
     """Measure the test loss after a number of steps, with the variant that is the best one in tuning."""
-
-    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
-        outcome = outcome_of(_best(variants, after, pipelines, replicate), pipelines.trials)
-        return Measurement(outcome.loss, outcome.parts)
-
-    return measure
+    return lambda pipelines, replicate: _loss(_best(variants, after, pipelines, replicate), pipelines)
 
 
 def accuracy(variants: Sequence[Candidate], after: int) -> Measure:
     """Measure the test accuracy after a number of steps, with the variant whose loss is the lowest one in tuning."""
+    return lambda pipelines, replicate: _accuracy(_best(variants, after, pipelines, replicate), pipelines)
 
-    def measure(pipelines: Pipelines, replicate: int) -> Measurement:
-        return _accuracy(_best(variants, after, pipelines, replicate), pipelines)
 
-    return measure
+def loss_at_end(task: str, nodes: int, *names: str, level: int = 0, part: int = 1) -> Measure:
+    """Measure the test loss of several contenders, of which tuning chooses one, after the steps of a task.
+
+    level: of the rate that is tried first. part: the steps are divided by it."""
+    return loss([Candidate(task, name, nodes, level=level) for name in names], STEPS[task] // part)
+
+
+def accuracy_at_end(task: str, nodes: int, name: str, part: int = 1) -> Measure:
+    """Measure the test accuracy of a contender after the steps of a task, on as many test images as there are.
+
+    part: as in `loss_at_end`."""
+    return accuracy([Candidate(task, contender(name, MOST_TESTED[task]), nodes)], STEPS[task] // part)
 
 
 def accuracy_with_rate_of(tuned: Candidate, tuned_after: int, cell: Candidate, after: int) -> Measure:
@@ -177,6 +204,11 @@ def _best(variants: Sequence[Candidate], after: int, pipelines: Pipelines, repli
     tuned = all_of(partial(best_tuned, cell, replicate, after, pipelines.trials) for cell in variants)
     best = min(tuned, key=lambda trial: pipelines.trials[trial].loss)
     return replace(best, stage=MEASURE)
+
+
+def _loss(trial: Trial, pipelines: Pipelines) -> Measurement:
+    outcome = outcome_of(trial, pipelines.trials)
+    return Measurement(outcome.loss, outcome.parts)
 
 
 def _accuracy(trial: Trial, pipelines: Pipelines) -> Measurement:
@@ -290,6 +322,3 @@ def with_test_samples(
         return replace(value, low=value.median - half, high=value.median + half)
     half = math.exp(math.hypot(math.log(value.high / value.median), error))
     return replace(value, low=value.median / half, high=value.median * half)
-
-
-Need = Callable[[Pipelines, int], None]  # raises Missing, with what it misses of so many replicates

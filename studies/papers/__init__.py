@@ -1,22 +1,31 @@
-"""One file per paper: the runs that test it, how its claims are judged, and its figures.
+"""One file per paper: how its claims are judged, and its figures.
 
-Each file has a `PAPER`. Its setting is in papers.yaml; what is claimed, and with which measurement it passes, is in
-claims.yaml. To add a paper is to add a file, and its entries in both. Claims about learning are judged by pipelines, by
-the protocol of docs/explanation/papers.md."""
+Each file has a `PAPER`. The paper's setting is in papers.yaml, and its runs are in runs.yaml. What is claimed, and with
+which measurement it passes, is in claims.yaml. To add a paper is to add a file, and its entries in these. Claims about
+learning are judged by pipelines, by the protocol of docs/explanation/papers.md."""
 
 from __future__ import annotations
 
 import pkgutil
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
+from matplotlib.figure import Figure
 
+from studies.evidence.contrast import Need
 from studies.reproduction.criterion import read_statements
+from studies.reproduction.grouped_rows import rows_of
 from studies.reproduction.paper import Assumption, Chart, Claim, Paper, Study
 
 CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their ids
-SETTINGS = yaml.safe_load(Path(__file__).with_name("papers.yaml").read_text(encoding="utf-8"))  # by the papers' keys
+SETTINGS, RUNS = (  # by the papers' keys
+    yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8")) for name in ("papers.yaml", "runs.yaml")
+)
+NOTHING = MappingProxyType[str, Sequence[Need]]({})
 
 
 def papers() -> list[Paper]:
@@ -26,11 +35,27 @@ def papers() -> list[Paper]:
     return sorted((module.PAPER for module in modules), key=lambda paper: order.index(paper.key))
 
 
+def studies_of(key: str) -> dict[str, Study]:
+    """Return the studies of a paper, by their names."""
+    rows = rows_of(RUNS[key]) if key in RUNS else ()
+    return {row["name"]: Study(row["name"], tuple(shlex.split(row["command"])), row.get("by")) for row in rows}
+
+
 def described(
-    key: str, claims: tuple[Claim, ...], studies: tuple[Study, ...] = (), charts: tuple[Chart, ...] = ()
+    key: str,
+    *claims: Claim,
+    charts: Mapping[str, Callable[..., Figure | None]] = MappingProxyType({}),
+    shown: Mapping[str, Sequence[Need]] = NOTHING,
 ) -> Paper:
-    """Return a paper with its entry in papers.yaml. Raises KeyError without one, ValueError for one that is wrong."""
+    """Return a paper with its entries in papers.yaml and runs.yaml.
+
+    charts: what draws each. shown: the pipelines of those that show more than the claims need. Raises KeyError without
+    an entry, ValueError for one that is wrong."""
     setting = SETTINGS[key]
+    drawn = [
+        Chart(name, entry["caption"], tuple(entry.get("studies", ())), charts[name], tuple(shown.get(name, ())))
+        for name, entry in setting.get("charts", {}).items()
+    ]
     assumptions = tuple(Assumption(*each) for each in setting.get("assumptions", ()))
     head = (setting["title"], setting["reference"], setting["summary"])
-    return Paper(key, *head, assumptions, studies, claims, charts)
+    return Paper(key, *head, assumptions, tuple(studies_of(key).values()), claims, tuple(drawn))

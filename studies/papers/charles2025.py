@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import truediv
+
 from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, at_once, loss
 from studies.evidence.pipeline import Candidate
@@ -26,14 +28,9 @@ def ends(task: str) -> list[Contrast]:
 
 def growth(task: str) -> list[Contrast]:
     """Compare by how much the losses at the end grow with the batch, at equal samples."""
-    exact, late = (
-        at_once([end(task, way, LARGER), end(task, way, 1)], lambda large, small: large / small) for way in WAYS
-    )
+    exact, late = (at_once([end(task, way, LARGER), end(task, way, 1)], truediv) for way in WAYS)
     what = f"growth of the test loss with {LARGER} times the batch, data-parallel over DiLoCo"
     return [Contrast("growth", what, exact, late)]
 
 
-PAPER = described(
-    "charles2025",
-    claims=(claim_on_tasks(CLAIMS["D6"], ends), claim_on_tasks(CLAIMS["D7"], growth)),
-)
+PAPER = described("charles2025", claim_on_tasks(CLAIMS["D6"], ends), claim_on_tasks(CLAIMS["D7"], growth))

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 from math import exp, lgamma, log
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from studies.papers import CLAIMS, described
-from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Chart, Claim, Evidence, Study
-from studies.reproduction.verdict import Finding, exactly
+from studies.papers import CLAIMS, described, studies_of
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
+from studies.reproduction.logged import Logged, step_s
+from studies.reproduction.paper import Claim, Evidence
+from studies.reproduction.verdict import Finding
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-GRADIENT_S = 0.1
-JITTER = 0.1  # standard deviation of the normal times, in means; that of exponential ones is 1
-STEPS, STEPS_WITH_BACKUPS = 4000, 500
-NODES = (4, 8, 16, 32, 100)
-CLUSTERS, BACKUPS = (32, 100), (0, 1, 2, 3, 4, 6, 8, 10)  # of the studies with backups
-TAILS = {"exponential": ("gamma", 1.0), "normal": ("normal", JITTER)}  # jitter_distribution, jitter
-
-
-def _study(name: str, tail: str, *overrides: str) -> Study:
-    """Return a study of times alone, on a network that costs nothing."""
-    distribution, jitter = TAILS[tail]
-    return Study(
-        name,
-        ("algo=sync", "algo.overlap=false", *overrides, "engine=sim", "engine.gradients=none", "cluster=ideal",
-         f"cluster.gradient_s={GRADIENT_S:g}", f"cluster.jitter={jitter:g}",
-         f"cluster.jitter_distribution={distribution}", "budget.epochs=null", "eval.every_epochs=null"),
-    )  # fmt: skip
+GRADIENT_S, JITTER = 0.1, 0.1  # seconds; standard deviation of the normal times, in means
+TAILS = ("exponential", "normal")
+STUDIES = studies_of("chen2016")
+NODES = STUDIES["slowest_normal"].numbers("nodes")
+CLUSTERS, BACKUPS = (STUDIES["backups_normal"].numbers(key) for key in ("nodes", "algo.backups"))
 
 
 def a5(evidence: Evidence) -> Finding:
@@ -43,7 +30,7 @@ def a5(evidence: Evidence) -> Finding:
         for run in evidence[f"slowest_{tail}"].runs:
             p = run.setting("nodes")
             what = f"{tail}, p = {p}: time of a step over the mean gradient"
-            checks.append(claim.check("step", what, _step_s(run) / GRADIENT_S, longest(tail, p, p)))
+            checks.append(claim.check("step", what, step_s(run) / GRADIENT_S, longest(tail, p, p)))
     largest = CLUSTERS[-1]
     for tail in TAILS:
         rates = {b: gain(evidence[f"backups_{tail}"], largest, b) for b in BACKUPS if b}
@@ -83,30 +70,26 @@ def gain(logged: Logged, nodes: int, backups: int) -> Estimate:
 
 def slowest(evidence: Evidence) -> Figure:
     """Draw the time of a step against the number of nodes."""
-    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-
     panels = []
     for tail in TAILS:
         runs = evidence[f"slowest_{tail}"].runs
-        measured = [(float(run.setting("nodes")), exactly(_step_s(run) / GRADIENT_S)) for run in runs]
-        expected = [(p, exactly(longest(tail, int(p), int(p)))) for p, _ in measured]
-        lines = [ChartLine("simulated", "sync", measured), ChartLine("E[max] / E[mean]", FORMULA, expected)]
+        measured = [(run.setting("nodes"), step_s(run) / GRADIENT_S) for run in runs]
+        expected = [(p, longest(tail, p, p)) for p, _ in measured]
+        lines = [line_of("simulated", "sync", measured), line_of("E[max] / E[mean]", FORMULA, expected)]
         panels.append(ChartPanel(tail, "nodes", "step (mean gradients)", lines, log_x=True))
     return chart(panels)
 
 
 def backups(evidence: Evidence) -> Figure:
     """Draw the rate of used gradients against the number of backups."""
-    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-
     panels = []
     for tail in TAILS:
         logged = evidence[f"backups_{tail}"]
         lines = [
-            ChartLine(f"{p} nodes", "sync", [(float(b), gain(logged, p, b)) for b in BACKUPS], variant)
+            ChartLine(f"{p} nodes", "sync", [(b, gain(logged, p, b)) for b in BACKUPS], variant)
             for variant, p in enumerate(CLUSTERS)
         ]
-        lines.append(ChartLine("no backups", FORMULA, [(float(b), exactly(1.0)) for b in BACKUPS]))
+        lines.append(line_of("no backups", FORMULA, [(b, 1.0) for b in BACKUPS]))
         panels.append(ChartPanel(tail, "backups", "used gradients a second, over none", lines))
     return chart(panels)
 
@@ -116,41 +99,7 @@ def _of(logged: Logged, nodes: int, backups: int) -> list[Run]:
 
 
 def _used_per_s(run: Run) -> float:
-    return (run.setting("nodes") - run.setting("algo.backups")) / _step_s(run)
+    return (run.setting("nodes") - run.setting("algo.backups")) / step_s(run)
 
 
-def _step_s(run: Run) -> float:
-    return run.final("time_s") / run.setting("budget.steps")
-
-
-def _with_backups(tail: str) -> Study:
-    nodes, counts = ",".join(map(str, CLUSTERS)), ",".join(map(str, BACKUPS))
-    overrides = (f"nodes={nodes}", f"algo.backups={counts}", "seed=0,1,2,3,4", f"budget.steps={STEPS_WITH_BACKUPS}")
-    return _study(f"backups_{tail}", tail, *overrides)
-
-
-PAPER = described(
-    "chen2016",
-    studies=(
-        *(
-            _study(f"slowest_{tail}", tail, f"nodes={','.join(map(str, NODES))}", f"budget.steps={STEPS}")
-            for tail in TAILS
-        ),
-        *(_with_backups(tail) for tail in TAILS),
-    ),
-    claims=(Claim(CLAIMS["A5"], tuple(f"{kind}_{tail}" for kind in ("slowest", "backups") for tail in TAILS), a5),),
-    charts=(
-        Chart(
-            "slowest",
-            "Time of a step against nodes, by the distribution of gradient times; dotted: the expected longest",
-            ("slowest_exponential", "slowest_normal"),
-            slowest,
-        ),
-        Chart(
-            "backups",
-            "Gradients used a second against the number of backups, by the distribution of gradient times",
-            ("backups_exponential", "backups_normal"),
-            backups,
-        ),
-    ),
-)
+PAPER = described("chen2016", Claim(CLAIMS["A5"], a5), charts={"slowest": slowest, "backups": backups})

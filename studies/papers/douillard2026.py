@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
 from studies.papers import CLAIMS, described
-from studies.reproduction.paper import Claim, Evidence, Study, listed
+from studies.reproduction.logged import samples_per_s
+from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
-LEARNERS, SEEDS, STEPS = 8, 10, 20_000
+LEARNERS = 8
 LOCKSTEP = 0.58  # goodput of training in lock-step, published
 UP = LOCKSTEP ** (1 / LEARNERS)  # share of the time in which one learner is up: all are up in the 8th power of it
 FAILS_EVERY_S, GRADIENT_S = 250.0, 1.0
 TAU = 24  # steps between two messages of a fragment, conf/algo/decoupled.yaml
-REPAIR_S = FAILS_EVERY_S * (1 / UP - 1)
-MEDIAN_OVER_MEAN = 20 / 133  # of repairs, in hours: `cluster=infinitehbd`
-JITTER, SKEW = 0.144, 1.02  # of gradient times within a job: docs/explanation/nodes.md
 METHODS = ("sync", "decoupled")
 LAWS = ("exponential", "measured")
 
@@ -49,38 +46,8 @@ def d1(evidence: Evidence) -> Finding:
 
 def goodput(evidence: Evidence, law: str, algo: str) -> Estimate:
     """Return the throughput under failures, of each seed, over that without."""
-    whole = _throughput(evidence[f"{law}_whole"].run(algo=algo))
-    return estimate([_throughput(run) / whole for run in evidence[law].where(algo=algo)])
+    whole = samples_per_s(evidence[f"{law}_whole"].run(algo=algo))
+    return estimate([samples_per_s(run) / whole for run in evidence[law].where(algo=algo)])
 
 
-def _throughput(run: Run) -> float:
-    return run.final("samples") / run.final("time_s")
-
-
-def _studies(law: str, *overrides: str) -> tuple[Study, Study]:
-    """Return the runs under failures and those without. overrides: repairs, and times of gradients."""
-    repairs, *times = overrides
-    setting = (
-        "algo=sync,decoupled", f"nodes={LEARNERS}", "engine=sim", "engine.gradients=none",
-        f"cluster.gradient_s={GRADIENT_S:g}", "cluster.bandwidth=1e10", "cluster.message_bytes=1.25e8", *times,
-    )  # fmt: skip
-    length = ("budget.epochs=null", f"budget.steps={STEPS}", "eval.every_epochs=null")
-    failures = f"cluster.failures={{every_s: {FAILS_EVERY_S:g}, repair_s: {REPAIR_S:.6g}{repairs}}}"
-    failing = (*setting, f"seed={listed(range(SEEDS))}", *length, failures)
-    return Study(law, failing), Study(f"{law}_whole", (*setting, *length))  # which hardly depends on the seed
-
-
-PAPER = described(
-    "douillard2026",
-    studies=(
-        *_studies("exponential", ""),
-        *_studies(
-            "measured",
-            f", repair_median_s: {REPAIR_S * MEDIAN_OVER_MEAN:.6g}",
-            f"cluster.jitter={JITTER:g}",
-            "cluster.jitter_distribution=lognormal",
-            f"cluster.jitter_skew={SKEW:g}",
-        ),
-    ),
-    claims=(Claim(CLAIMS["D1"], tuple(name for law in LAWS for name in (law, f"{law}_whole")), d1),),
-)
+PAPER = described("douillard2026", Claim(CLAIMS["D1"], d1))

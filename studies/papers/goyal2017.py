@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from matplotlib.figure import Figure
 
 from studies.evidence.claim import Cells, claim_on_tasks, claim_over_conditions
 from studies.evidence.contrast import Contrast, Measure, accuracy_with_rate_of
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, TRAIN_SIZES, contender
-from studies.papers import CLAIMS, described
-from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Chart, Claim, Evidence, Study
-from studies.reproduction.verdict import Finding, exactly
+from studies.papers import CLAIMS, described, studies_of
+from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
+from studies.reproduction.logged import Logged, step_s
+from studies.reproduction.paper import Claim, Evidence
+from studies.reproduction.verdict import Finding
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SERVERS = (1, 2, 4, 8, 16, 32)
+SERVERS = studies_of("goyal2017")["overlap"].numbers("nodes")
 MOST = SERVERS[-1]
-TIMING = ("engine=sim", "engine.gradients=none", "algo=sync", f"nodes={','.join(map(str, SERVERS))}")
-TIMING += ("cluster=goyal2017", "cluster.collective=ring", "budget.steps=100", "budget.epochs=null")
-
-
 BATCH = 32  # of a worker, as published
 GOOD, WORKERS = (2, 4, 8), (2, 4, 8, 16, 32, 64, 128)
 MOST_STEPS = 20_480  # of one worker; more have as many samples
@@ -32,13 +26,14 @@ RULE = f"schedule.linear_scaling=true schedule.reference_batch={BATCH}"
 def a4(evidence: Evidence) -> Finding:
     """Judge the scaling efficiency of a timing model of the all-reduce over the servers."""
     claim = CLAIMS["A4"]
-    exposed = evidence["no_overlap"]
-    all_reduce_ms = 1e3 * (_step_s(exposed, MOST) - _step_s(exposed, 1))
+    alone, together = (step_s(evidence["no_overlap"].run(nodes=servers)) for servers in (1, MOST))
+    all_reduce_ms = 1e3 * (together - alone)
     checks = [
         claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(evidence["overlap"], MOST)),
         claim.check("all_reduce", f"all-reduce over {MOST} servers (ms)", all_reduce_ms),
     ]
-    others = "; ".join(f"{_efficiency(evidence[name], MOST):.3f} {what}" for name, what in CONDITIONS)
+    conditions = {"no_overlap": "without overlap", "jitter": "with overlap, where gradient times vary by 5 %"}
+    others = "; ".join(f"{_efficiency(evidence[name], MOST):.3f} {what}" for name, what in conditions.items())
     reason = (
         "A model of time, no measurement of GPUs. The time of a gradient and the overlap are ours or unconfirmed; a "
         "node is a server, and what its 8 GPUs do among themselves is left out, as are data loading and the operating "
@@ -47,19 +42,14 @@ def a4(evidence: Evidence) -> Finding:
     return claim.judged(checks, reason)
 
 
-CONDITIONS = (("no_overlap", "without overlap"), ("jitter", "with overlap, where gradient times vary by 5 %"))
-
-
 def scaling_figure(evidence: Evidence) -> Figure:
     """Draw the efficiency against the number of servers."""
-    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-
     named = [("overlap", "with overlap"), ("no_overlap", "without overlap"), ("jitter", "with overlap, jitter of 5 %")]
     lines = [
-        ChartLine(label, "sync", [(p, exactly(_efficiency(evidence[name], p))) for p in SERVERS], variant)
+        line_of(label, "sync", [(p, _efficiency(evidence[name], p)) for p in SERVERS], variant)
         for variant, (name, label) in enumerate(named)
     ]
-    lines.append(ChartLine("threshold", FORMULA, [(p, exactly(0.85)) for p in SERVERS]))
+    lines.append(line_of("threshold", FORMULA, [(p, 0.85) for p in SERVERS]))
     return chart([ChartPanel("ResNet-50, 50 Gbit/s", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True)])
 
 
@@ -105,32 +95,13 @@ def warm_up(task: str) -> str:
 
 
 def _efficiency(logged: Logged, servers: int) -> float:
-    return _step_s(logged, 1) / _step_s(logged, servers)
-
-
-def _step_s(logged: Logged, servers: int) -> float:
-    (run,) = logged.where(nodes=servers)
-    return run.final("time_s") / run.setting("budget.steps")
+    return step_s(logged.run(nodes=1)) / step_s(logged.run(nodes=servers))
 
 
 PAPER = described(
     "goyal2017",
-    studies=(
-        Study("overlap", (*TIMING, "algo.overlap=true")),
-        Study("no_overlap", (*TIMING, "algo.overlap=false")),
-        Study("jitter", (*TIMING, "algo.overlap=true", "cluster.jitter=0.05")),
-    ),
-    claims=(
-        claim_on_tasks(CLAIMS["A2"], good_sizes),
-        claim_over_conditions(CLAIMS["A3"], warm_ups),
-        Claim(CLAIMS["A4"], ("overlap", "no_overlap", "jitter"), a4),
-    ),
-    charts=(
-        Chart(
-            "scaling",
-            "Scaling efficiency over servers of 8 GPUs, a model of time; dotted: 0.85",
-            ("overlap", "no_overlap", "jitter"),
-            scaling_figure,
-        ),
-    ),
+    claim_on_tasks(CLAIMS["A2"], good_sizes),
+    claim_over_conditions(CLAIMS["A3"], warm_ups),
+    Claim(CLAIMS["A4"], a4),
+    charts={"scaling": scaling_figure},
 )

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from studies.evidence.claim import claim_on_tasks
-from studies.evidence.contrast import Contrast, Measure, loss
-from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS
-from studies.papers import CLAIMS, described
-from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
-from studies.reproduction.verdict import Finding, exactly
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from studies.evidence.contrast import Contrast, Measure, loss_at_end
+from studies.papers import CLAIMS, described, studies_of
+from studies.reproduction.chart_panels import ChartPanel, chart, line_of
+from studies.reproduction.paper import Claim, Evidence
+from studies.reproduction.verdict import Finding
 
 COMPUTE_H, DENSE_H = (CLAIMS["B8"].expected(name) for name in ("round", "data_parallel"))  # hours
-PARAMETERS, LATENCY_S, P, H, FRAGMENTS, BITS, DENSE_BITS = 1e9, 1e-5, 2, 100, 8, 4, 16
+H, FRAGMENTS, BITS, DENSE_BITS = 100, 8, 4, 16
 T_RATIO = 161.7  # of the all-reduce without codes over a gradient: what makes 109 hours of 0.67
 PUBLISHED = 1e9  # bit/s
-BANDWIDTHS = (1e8, 3e8, PUBLISHED, 3e9, 1e10, 1e11, 1e12)
+GRADIENT_S = 1e9 * DENSE_BITS / PUBLISHED / T_RATIO  # of 1e9 parameters, with two workers
+BANDWIDTHS = studies_of("kale2025")["eager"].numbers("cluster.bandwidth")
 NEAR = (0.3, 1.0, 3.0, 10.0)  # Gbit/s, of a panel of its own
-ALL_REDUCE_S = 2 * (P - 1) / P * PARAMETERS * DENSE_BITS / PUBLISHED
-GRADIENT_S = ALL_REDUCE_S / T_RATIO
 DELAYS = (0, 1, H // FRAGMENTS - 1)  # steps, of streaming; the last is the longest that it has
 
 LATE = ("delayed", "eager")
@@ -64,8 +60,6 @@ def hours(evidence: Evidence, study: str, bandwidth: float) -> float:
 
 def times(evidence: Evidence) -> Figure:
     """Draw the hours of training against the bandwidth."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
-
     named = (
         ("data parallel", "sync", "data_parallel"),
         ("streaming, no overlap", "streaming", "delay_0"),
@@ -73,7 +67,7 @@ def times(evidence: Evidence) -> Figure:
         ("DiLoCo, overlap of a round", "diloco", "eager"),
     )
     lines = [
-        ChartLine(name, algo, [(b / 1e9, exactly(hours(evidence, study, b))) for b in BANDWIDTHS], i)
+        line_of(name, algo, [(b / 1e9, hours(evidence, study, b)) for b in BANDWIDTHS], i)
         for i, (name, algo, study) in enumerate(named)
     ]
     near = [replace(line, points=[at for at in line.points if at[0] in NEAR]) for line in lines[1:]]
@@ -90,8 +84,8 @@ def late(task: str) -> list[Contrast]:
     """Compare the loss at the end with that of DiLoCo without overlap, outer rates tuned, over the local steps."""
 
     def end(overlap: str, tau: int) -> Measure:
-        name = f"diloco overlap={overlap} tau={tau} olr="
-        return loss([Candidate(task, f"{name}{olr:g}", WORKERS) for olr in OUTER_RATES[overlap]], STEPS[task])
+        names = (f"diloco overlap={overlap} tau={tau} olr={olr:g}" for olr in OUTER_RATES[overlap])
+        return loss_at_end(task, WORKERS, *names)
 
     checks = []
     for tau in (SHORT, LONG):
@@ -103,44 +97,4 @@ def late(task: str) -> list[Contrast]:
     return checks
 
 
-def _timing(name: str, bits: int, steps: int, *overrides: str) -> Study:
-    """Return the runs of a method at all bandwidths. bits: of a number of a whole vector."""
-    return Study(
-        name,
-        (*overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "model.hidden=[4096]",
-         "cluster.collective=ring",
-         f"cluster.gradient_s={GRADIENT_S:.9g}", f"cluster.message_bytes={PARAMETERS * bits / 8:.0f}",
-         f"cluster.bandwidth={listed(BANDWIDTHS)}", f"cluster.latency_s={LATENCY_S:g}", "budget.epochs=null",
-         f"budget.steps={steps}"),
-    )  # fmt: skip
-
-
-PAPER = described(
-    "kale2025",
-    studies=(
-        _timing("data_parallel", DENSE_BITS, 20, "algo=sync", "algo.overlap=false"),
-        *(
-            _timing(
-                f"delay_{delay}",
-                32,
-                20 * H,
-                "algo=streaming",
-                f"algo.tau={H}",
-                f"algo.fragments={FRAGMENTS}",
-                f"algo.bits={BITS}",
-                f"algo.delay={delay}",
-            )
-            for delay in DELAYS
-        ),
-        *(_timing(late, BITS, 20 * H, "algo=diloco", f"algo.tau={H}", f"algo.overlap={late}") for late in LATE),
-    ),
-    claims=(
-        Claim(CLAIMS["B8"], ("data_parallel", *(f"delay_{delay}" for delay in DELAYS), *LATE), b8),
-        claim_on_tasks(CLAIMS["B9"], late),
-    ),
-    charts=(
-        Chart(
-            "times", "Hours of training against the bandwidth", ("data_parallel", "delay_0", "delay_1", "eager"), times
-        ),
-    ),
-)
+PAPER = described("kale2025", Claim(CLAIMS["B8"], b8), claim_on_tasks(CLAIMS["B9"], late), charts={"times": times})

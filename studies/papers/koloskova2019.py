@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, loss
-from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import STEPS
+from studies.evidence.contrast import Contrast, loss_at_end
 from studies.papers import CLAIMS, described
 
 P = 8
@@ -16,18 +14,14 @@ ORDERS = ("before", "first")  # of D-PSGD: the published one, and that which CHO
 
 def losses(task: str) -> Cells:
     """Compare the loss with each code, gamma tuned, with that of D-PSGD in both of its orders."""
-    plain = {order: loss([Candidate(task, f"dpsgd gradient={order}", P)], STEPS[task]) for order in ORDERS}
+    plain = {order: loss_at_end(task, P, f"dpsgd gradient={order}") for order in ORDERS}
 
     def coded(code: str) -> list[Contrast]:
-        variants = [Candidate(task, f"choco {code} gamma={gamma:g}", P) for gamma in GAMMAS]
-        short = loss(variants, STEPS[task])
+        short = loss_at_end(task, P, *(f"choco {code} gamma={gamma:g}" for gamma in GAMMAS))
         what = "test loss over test loss of D-PSGD with algo.gradient="
         return [Contrast("loss", f"{what}{order}", short, plain[order]) for order in ORDERS]
 
     return {name: coded(code) for name, code in CODES.items()}
 
 
-PAPER = described(
-    "koloskova2019",
-    claims=(claim_over_conditions(CLAIMS["B10"], losses),),
-)
+PAPER = described("koloskova2019", claim_over_conditions(CLAIMS["B10"], losses))

@@ -5,29 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from dsgd.record.reader import Run
+from matplotlib.figure import Figure
+
 from dsgd.report.interval import Estimate
 from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, Pipelines, samples, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import TARGETS
-from studies.papers import CLAIMS, described
+from studies.papers import CLAIMS, described, studies_of
 from studies.papers.jin2016.contenders import cells
-from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
-from studies.reproduction.verdict import Finding, exactly, over_region
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
+from studies.reproduction.logged import sample_s
+from studies.reproduction.paper import Claim, Evidence
+from studies.reproduction.verdict import Finding, over_region
 
 MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
-SHARES = tuple(round(1e10 / share) for share in (1, 2, 4, 5, 6, 8, 15, 30))  # bit/s that others leave of 10 Gbit/s
-FINE = tuple(range(2_320_000_000, 2_420_000_000, 10_000_000))  # about where two messages take three gradients
-BANDWIDTHS = tuple(sorted((*SHARES, *FINE), reverse=True))
-NODES = (16, 32, 64, 128)
+PAIRS = studies_of("lian2018")["pairs"]
+BANDWIDTHS, NODES = PAIRS.numbers("cluster.bandwidth"), PAIRS.numbers("nodes")
 OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
 LESS_OFTEN = 0.2
 WORKERS, FACTORS, JITTER, SLOWED = 8, (4, 10), 0.1, (1e9, 1e10)  # of B1: by which one worker is slower; bit/s
@@ -54,7 +50,7 @@ def _limits(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> str:
     best = max(epoch_ratio(evidence, *point, collective="best") for point in often)
     fastest = ratio_where_often(evidence, often, many, collective="best")
     (late,) = evidence["overlapping"].runs
-    overlapping = _seconds(late) / _seconds(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
+    overlapping = sample_s(late) / sample_s(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
     least = CLAIMS["B2"].threshold("ratio")
     seldom = [str(p) for p in NODES if ratio_where_often(evidence, often, p, LESS_OFTEN).low >= least]
     return (
@@ -98,7 +94,7 @@ def averages(evidence: Evidence, bandwidth: float, p: int) -> float:
 def epoch_ratio(evidence: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
     """Return how many times as long all-reduce takes for the same samples."""
     exact = evidence["all_reduce"].run(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
-    return _seconds(exact) / _seconds(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
+    return sample_s(exact) / sample_s(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
 
 
 def ring_ratio(bandwidth: float, p: int) -> float:
@@ -150,12 +146,11 @@ def epochs(evidence: Evidence) -> Figure:
     places = [(bandwidth, bandwidth / 1e9) for bandwidth in sorted(BANDWIDTHS)]
     p = NODES[0]
     faster = [
-        ChartLine(f"over {collective} all-reduce", "adpsgd",
-                  [(x, exactly(epoch_ratio(evidence, b, p, collective))) for b, x in places], variant)
-        for variant, collective in enumerate(("ring", "best"))
-    ]  # fmt: skip
-    faster.append(ChartLine("1 + T / t", FORMULA, [(x, exactly(ring_ratio(b, p))) for b, x in places]))
-    often = [ChartLine("AD-PSGD", "adpsgd", [(x, exactly(averages(evidence, b, p))) for b, x in places])]
+        line_of(f"over {name} all-reduce", "adpsgd", [(x, epoch_ratio(evidence, b, p, name)) for b, x in places], i)
+        for i, name in enumerate(("ring", "best"))
+    ]
+    faster.append(line_of("1 + T / t", FORMULA, [(x, ring_ratio(b, p)) for b, x in places]))
+    often = [line_of("AD-PSGD", "adpsgd", [(x, averages(evidence, b, p)) for b, x in places])]
     axis = "bandwidth (Gbit/s)"
     return chart(
         [
@@ -165,46 +160,9 @@ def epochs(evidence: Evidence) -> Figure:
     )
 
 
-def _seconds(run: Run) -> float:
-    return run.final("time_s") / run.final("samples")
-
-
 PAPER = described(
     "lian2018",
-    studies=(
-        *(
-            Study(
-                name,
-                (
-                    *overrides,
-                    "engine=sim",
-                    "engine.gradients=none",
-                    f"nodes={listed(nodes)}",
-                    "cluster=goyal2017",
-                    f"cluster.bandwidth={listed(bandwidths)}",
-                    "budget.epochs=null",
-                    "budget.steps=200",
-                ),
-            )
-            for name, nodes, bandwidths, *overrides in (
-                ("all_reduce", NODES, BANDWIDTHS, "algo=sync", "algo.overlap=false", "cluster.collective=ring,best"),
-                ("overlapping", NODES[-1:], [AT_BOUND], "algo=sync", "cluster.collective=ring"),
-                ("pairs", NODES, BANDWIDTHS, "algo=adpsgd"),
-            )
-        ),
-    ),
-    claims=(
-        claim_over_conditions(CLAIMS["B1"], beside_a_slow_worker),
-        Claim(CLAIMS["B2"], ("all_reduce", "overlapping", "pairs"), b2),
-    ),
-    charts=(
-        Chart("levels", "Samples of AD-PSGD over those of all-reduce, against the level of loss", (), over_loss),
-        Chart(
-            "epochs",
-            "How many times as fast an epoch is as with all-reduce, against the bandwidth that is left, "
-            "and how often AD-PSGD averages",
-            ("all_reduce", "pairs"),
-            epochs,
-        ),
-    ),
+    claim_over_conditions(CLAIMS["B1"], beside_a_slow_worker),
+    Claim(CLAIMS["B2"], b2),
+    charts={"levels": over_loss, "epochs": epochs},
 )

@@ -20,7 +20,4 @@ def b5(_: Pipelines, task: str) -> Finding:
     return Finding(Verdict.NOT_TESTABLE, (), ABSENT)
 
 
-PAPER = described(
-    "lin2020",
-    claims=(Claim(CLAIMS["B5"], (), b5, IMAGES),),
-)
+PAPER = described("lin2020", Claim(CLAIMS["B5"], b5, IMAGES))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from studies.evidence.claim import claim_on_tasks
-from studies.evidence.contrast import Contrast, Measure, accuracy, at_once, constant
+from studies.evidence.contrast import Contrast, Measure, accuracy_at_end, at_once, constant
 from studies.evidence.paired_t import difference
-from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import MOST_TESTED, STEPS, contender
 from studies.papers import CLAIMS, described
 
 P = 16
@@ -21,8 +19,7 @@ WAYS = {
 
 def end(task: str, way: str, alpha: float) -> Measure:
     """Measure the accuracy of a way where the workers' data differ so much."""
-    name = contender(WAYS[way], "data.split=dirichlet", f"data.split_alpha={alpha:g}", MOST_TESTED[task])
-    return accuracy([Candidate(task, name, P)], STEPS[task] // 2)
+    return accuracy_at_end(task, P, f"{WAYS[way]} data.split=dirichlet data.split_alpha={alpha:g}", part=2)
 
 
 def gains(task: str) -> list[Contrast]:
@@ -44,7 +41,4 @@ def drops(task: str) -> list[Contrast]:
     ]
 
 
-PAPER = described(
-    "lin2021",
-    claims=(claim_on_tasks(CLAIMS["B12a"], gains), claim_on_tasks(CLAIMS["B12b"], drops)),
-)
+PAPER = described("lin2021", claim_on_tasks(CLAIMS["B12a"], gains), claim_on_tasks(CLAIMS["B12b"], drops))

@@ -23,13 +23,15 @@ from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import IMAGES, MOST_TESTED, STEPS, TRAIN_SIZES, contender
 from studies.evidence.trial import rate_of
-from studies.papers import CLAIMS, described
-from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-from studies.reproduction.paper import Chart, Claim, Evidence, Study
-from studies.reproduction.verdict import Finding, exactly
+from studies.papers import CLAIMS, described, studies_of
+from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
+from studies.reproduction.logged import samples_per_s
+from studies.reproduction.paper import Claim, Evidence
+from studies.reproduction.verdict import Finding
 
 MESSAGE, BYTES_PER_S, LATENCY_S, GRADIENT_S = 28e6, 1e9 / 8, 1e-4, 0.1
-TAUS = (2, 4, 8, 16)
+STUDIES = studies_of("talyansky2018")
+TAUS = STUDIES["idle"].numbers("algo.tau")
 
 TAU, MACHINES = 16, 4  # of T7
 DELAYFREE = f"delayfree tau={TAU}"
@@ -43,25 +45,16 @@ WORKERS, DISTANT, LEVELS = (2, 4, 8, 16), (2, 8, 32), (-6, -2)  # of T4 and T5: 
 # the end is at the end of a cycle for every tau, and on the ideal network no average is late
 CONSTANT = "schedule=constant cluster=ideal cluster.gradient_s=0.1 cluster.jitter=0"
 
-TIMING = ("engine=sim", "engine.gradients=none", "cluster=talyansky2018", "cluster.collective=ring")
-TIMING += ("budget.epochs=null", "budget.steps=800")
-
 LR, NOISE, DIM = 0.01, 1.0, 500  # of the quadratic, whose curvature is 1
-QUADRATIC = ("engine=sim", "experiment=quadratic", f"optimizer.lr={LR}", "optimizer.momentum=0")
-QUADRATIC += ("optimizer.nesterov=false", f"data.dim={DIM}", "data.condition=1", "data.spread=0", f"data.noise={NOISE}")
-QUADRATIC += ("cluster=ideal", "cluster.gradient_s=0.01", "budget.steps=960", "eval.every_steps=32", "seed=0,1,2")
-APART = 31  # steps between two marks of study `regret`: odd, so that marks are at all steps of a cycle
+APART = STUDIES["regret"].numbers("eval.every_steps")[0]  # steps between two marks
 
 
 def t1(evidence: Evidence) -> Finding:
     """Compare the idle share with that of cycles of beta gradients over which one all-reduce is spread."""
     claim = CLAIMS["T1"]
-    checks = []
-    for tau in TAUS:
-        idle = evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean")
-        checks.append(claim.check("share", f"tau = {tau}: idle share", idle, _idle(tau)))
-    late = {tau: evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean") for tau in TAUS if tau >= 8}
-    checks += [claim.check("idle", f"tau = {tau}: idle share", idle) for tau, idle in late.items()]
+    shares = _idle_shares(evidence)
+    checks = [claim.check("share", f"tau = {tau}: idle share", share, _idle(tau)) for tau, share in shares.items()]
+    checks += [claim.check("idle", f"tau = {tau}: idle share", share) for tau, share in shares.items() if tau >= 8]
     reason = "An all-reduce takes 0.34 s, a gradient 0.1 s (ours): four gradients of 0.084 s or more hide it."
     return claim.judged(checks, reason)
 
@@ -69,9 +62,7 @@ def t1(evidence: Evidence) -> Finding:
 def t2(evidence: Evidence) -> Finding:
     """Compare the samples per second of four machines with those of one."""
     claim = CLAIMS["T2"]
-    rates = {}
-    for run in evidence["throughput"].runs:
-        rates[run.nodes] = run.final("samples") / run.final("time_s")
+    rates = {run.nodes: samples_per_s(run) for run in evidence["throughput"].runs}
     checks = [claim.check("samples", "samples per second, 4 machines over 1", rates[4] / rates[1])]
     reason = (
         "Time to a target is no part of the claim, as four machines have a batch four times as large. With gradients "
@@ -97,14 +88,10 @@ def t6(evidence: Evidence) -> Finding:
             what = f"n = {nodes}, tau = {tau}: {{}}"
             # the workers' own loss is that of the mean and half their squared distance from it
             ratio = float(np.mean(losses + distances / 2)) / mean
+            end, floor = float(np.mean(losses[late:])), float(np.mean(sequential[late:]))
             checks += [
                 claim.check("mean", what.format("loss of the mean"), float(np.mean(losses)), mean),
-                claim.check(
-                    "floor",
-                    what.format("the same, second half"),
-                    float(np.mean(losses[late:])),
-                    float(np.mean(sequential[late:])),
-                ),
+                claim.check("floor", what.format("the same, second half"), end, floor),
                 claim.check("apart", what.format("squared distance"), float(np.mean(distances)), distance),
                 claim.check("whole", what.format("loss of the workers over sequential SGD's"), ratio),
             ]
@@ -150,6 +137,11 @@ def _added_at_the_floor(nodes: int, tau: int) -> float:
 def _mean_of_marks(runs: Sequence[Run], field: str, power: int = 1) -> np.ndarray:
     """Return a field, to some power, at each mark, the mean over runs: [marks]."""
     return np.mean([[mark[field] ** power for mark in run.metrics] for run in runs], axis=0)
+
+
+def _idle_shares(evidence: Evidence) -> dict[int, float]:
+    """Return the idle share for each tau."""
+    return {tau: evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean") for tau in TAUS}
 
 
 def _idle(tau: int) -> float:
@@ -223,36 +215,21 @@ def _exponent(*distances: float) -> float:
 
 def idle_figure(evidence: Evidence) -> Figure:
     """Draw the idle share against tau, as the paper does, and its closed form."""
-    measured = [(float(tau), exactly(evidence["idle"].run(algo__tau=tau).final("idle_fraction_mean"))) for tau in TAUS]
-    expected = [(float(tau), exactly(_idle(tau))) for tau in TAUS]
-    lines = [ChartLine("delayfree", "delayfree", measured), ChartLine("closed form", FORMULA, expected)]
+    expected = [(tau, _idle(tau)) for tau in TAUS]
+    lines = [
+        line_of("delayfree", "delayfree", _idle_shares(evidence).items()),
+        line_of("closed form", FORMULA, expected),
+    ]
     return chart([ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True)])
 
 
 PAPER = described(
     "talyansky2018",
-    studies=(
-        Study("idle", ("algo=delayfree", "algo.tau=2,4,8,16", "nodes=4", *TIMING)),
-        Study("throughput", ("algo=delayfree", "algo.tau=16", "nodes=1,4", *TIMING)),
-        Study(
-            "regret",
-            (
-                "algo=delayfree",
-                "algo.tau=2,8,32",
-                "nodes=2,4,8,16",
-                *QUADRATIC,
-                f"budget.steps={32 * APART}",
-                f"eval.every_steps={APART}",
-            ),
-        ),
-    ),
-    claims=(
-        Claim(CLAIMS["T1"], ("idle",), t1),
-        Claim(CLAIMS["T2"], ("throughput",), t2),
-        claim_over_conditions(CLAIMS["T4"], exponents),
-        claim_over_conditions(CLAIMS["T5"], growths),
-        Claim(CLAIMS["T6"], ("regret",), t6),
-        claim_over_conditions(CLAIMS["T7"], accuracies),
-    ),
-    charts=(Chart("idle", "Idle share against tau", ("idle",), idle_figure),),
+    Claim(CLAIMS["T1"], t1),
+    Claim(CLAIMS["T2"], t2),
+    claim_over_conditions(CLAIMS["T4"], exponents),
+    claim_over_conditions(CLAIMS["T5"], growths),
+    Claim(CLAIMS["T6"], t6),
+    claim_over_conditions(CLAIMS["T7"], accuracies),
+    charts={"idle": idle_figure},
 )

@@ -4,43 +4,37 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import log
-from typing import TYPE_CHECKING
 
-from dsgd.record.reader import Run
+from matplotlib.figure import Figure
+
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, accuracy
+from studies.evidence.contrast import Contrast, accuracy_at_end
 from studies.evidence.paired_t import difference
-from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.papers import CLAIMS, described
-from studies.reproduction.paper import Chart, Claim, Evidence, Study, listed
+from studies.papers import CLAIMS, described, studies_of
+from studies.reproduction.chart_panels import ChartPanel, chart, line_of
+from studies.reproduction.logged import step_s
+from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLAIMED = 2  # rank
 P, GRADIENT_S, LATENCY_S = 8, 0.2, 5e-5  # nodes; seconds
 CODE_S = 0.23 * GRADIENT_S  # rank 2, as benchmarks/codes.py measured it: 0.23 of a gradient of ResNet-8
 DENSE = 44_722_464  # bytes of ResNet-18 with 10 classes
+BANDWIDTHS = studies_of("vogels2019")["dense"].numbers("cluster.bandwidth")
 EQUAL = round(2 * (P - 1) / P * 8 * DENSE / (GRADIENT_S - 2 * (P - 1) * LATENCY_S))  # bit/s at which T = t
-BANDWIDTHS = (1e9, 2e9, EQUAL, 6e9, 1e10, 1.4e10, 2e10, 4e10)
 ONE_RING_S = 2 * (P - 1) * LATENCY_S  # of latency
 
 
 def accuracies(task: str) -> Cells:
     """Compare the accuracy of PowerSGD with that of all-reduce, over the number of steps."""
 
-    def after(steps: int) -> list[Contrast]:
-        low_rank, exact = (
-            accuracy([Candidate(task, contender(name, MOST_TESTED[task]), P)], steps)
-            for name in (f"compressed rank={CLAIMED}", "sync")
-        )
+    def after(part: int) -> list[Contrast]:
+        low_rank, exact = (accuracy_at_end(task, P, name, part) for name in (f"compressed rank={CLAIMED}", "sync"))
         what = f"rank {CLAIMED}: test accuracy of PowerSGD minus that of all-reduce"
         return [Contrast("accuracy", what, low_rank, exact, difference)]
 
     parts = {"a 16th of the": 16, "a quarter of the": 4, "all": 1}
-    return {f"{name} steps": after(STEPS[task] // part) for name, part in parts.items()}
+    return {f"{name} steps": after(part) for name, part in parts.items()}
 
 
 def b11b(evidence: Evidence) -> Finding:
@@ -61,7 +55,7 @@ def b11b(evidence: Evidence) -> Finding:
 def speed_up(evidence: Evidence, bandwidth: float) -> float:
     """Return the time of a step of all-reduce over that of PowerSGD."""
     dense, low_rank = (evidence[name].run(cluster__bandwidth=bandwidth) for name in ("dense", "low_rank"))
-    return _step_s(dense) / _step_s(low_rank)
+    return step_s(dense) / step_s(low_rank)
 
 
 def bandwidth_of_equal_time(evidence: Evidence) -> float:
@@ -82,37 +76,14 @@ def expected_crossing(evidence: Evidence) -> float:
 
 def speed(evidence: Evidence) -> Figure:
     """Draw how many times as fast a step is as with all-reduce."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
-    from studies.reproduction.verdict import exactly
-
-    faster = [(bandwidth / 1e9, exactly(speed_up(evidence, bandwidth))) for bandwidth in BANDWIDTHS]
-    lines = [ChartLine("PowerSGD", "compressed", faster)]
-    title = "rank 2, ResNet-18, 8 nodes"
-    return chart([ChartPanel(title, "bandwidth (Gbit/s)", "times as fast as all-reduce", lines, log_x=True, level=1.0)])
-
-
-def _step_s(run: Run) -> float:
-    return run.final("time_s") / run.final("steps")
-
-
-def _timing(name: str, *overrides: str) -> Study:
-    return Study(
-        name,
-        (*overrides, f"nodes={P}", "engine=sim", "engine.gradients=none", "cluster=jin2016", "cluster.collective=ring",
-         "cluster.message_bytes=null", f"cluster.bandwidth={listed(BANDWIDTHS)}", "model=resnet18", "data=shapes",
-         "data.resolution=32", "data.channels=3", "budget.epochs=null", "budget.steps=20"),
-    )  # fmt: skip
+    faster = line_of("PowerSGD", "compressed", [(each / 1e9, speed_up(evidence, each)) for each in BANDWIDTHS])
+    axes = ("bandwidth (Gbit/s)", "times as fast as all-reduce")
+    return chart([ChartPanel("rank 2, ResNet-18, 8 nodes", *axes, [faster], log_x=True, level=1.0)])
 
 
 PAPER = described(
     "vogels2019",
-    studies=(
-        _timing("dense", "algo=sync", "algo.overlap=false"),
-        _timing("low_rank", "algo=compressed", f"algo.rank={CLAIMED}", f"algo.code_s={CODE_S:g}"),
-    ),
-    claims=(
-        claim_over_conditions(CLAIMS["B11a"], accuracies),
-        Claim(CLAIMS["B11b"], ("dense", "low_rank"), b11b),
-    ),
-    charts=(Chart("speed", "How many times as fast a step is as with all-reduce", ("dense", "low_rank"), speed),),
+    claim_over_conditions(CLAIMS["B11a"], accuracies),
+    Claim(CLAIMS["B11b"], b11b),
+    charts={"speed": speed},
 )

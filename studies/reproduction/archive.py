@@ -22,6 +22,7 @@ from dsgd.record.reader import Run, number, read_env
 from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.writer import CONFIG_SHA256
 from studies.reproduction.logged import Logged
+from studies.reproduction.paper import Study
 
 SUFFIX = ".jsonl.gz"
 OWN = ("study", "words", "made_with", "config", "marks")  # fields of a line that are not of the summary
@@ -40,19 +41,17 @@ def path_of(paper: str, results: Path) -> Path:
 
 def rows_of(study: str, overrides: Sequence[str], runs: Sequence[Run]) -> list[ArchiveRow]:
     """Return the lines of a study, whose records are where its runs say. overrides: its command line."""
-    return [_row(study, overrides, run) for run in runs]
-
-
-def _row(study: str, overrides: Sequence[str], run: Run) -> ArchiveRow:
-    env = read_env(run.folder)
-    return {
-        "study": study,
-        "words": list(overrides),
-        "made_with": {key: env.get(key) for key in MADE_WITH},
-        "config": _writable(run.config),
-        **{key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS},
-        "marks": _columns(run.metrics),
-    }
+    return [
+        {
+            "study": study,
+            "words": list(overrides),
+            "made_with": {key: env.get(key) for key in MADE_WITH},
+            "config": _writable(run.config),
+            **{key: value for key, value in (run.summary or {}).items() if key not in HOST_FIELDS},
+            "marks": _columns(run.metrics),
+        }
+        for run, env in ((run, read_env(run.folder)) for run in runs)
+    ]
 
 
 def logged_of(rows: Sequence[ArchiveRow]) -> Logged:
@@ -75,6 +74,16 @@ def read(path: Path) -> dict[str, list[ArchiveRow]]:
     if not by_study:
         raise ValueError(f"{path} must be a whole archive of runs, got an empty one")
     return by_study
+
+
+def rows_made_by(studies: Iterable[Study], path: Path) -> dict[str, list[ArchiveRow]]:
+    """Read the lines of studies, without those of another command line, which say nothing. Raises what `read` does."""
+    rows = read(path)
+    return {
+        study.name: rows[study.name]
+        for study in studies
+        if study.name in rows and all(row["words"] == list(study.overrides) for row in rows[study.name])
+    }
 
 
 @contextmanager

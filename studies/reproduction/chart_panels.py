@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log, nan
 from typing import Any
@@ -19,6 +19,7 @@ from dsgd.report.interval import Estimate
 from dsgd.report.sheet import Bound, arrow, bound_of, draw_limits, is_missed, label_decades
 from dsgd.report.sheet import panels as make_panels
 from dsgd.report.style import add_legend, annotate, named_styles, plot_band
+from studies.reproduction.verdict import exactly
 
 FORMULA = "formula"  # as algorithm of a line: what is expected rather than measured
 REFERENCE = {"color": "#777777", "linewidth": 1.0, "linestyle": (0, (2, 2))}
@@ -43,6 +44,13 @@ class ChartLine:
     points: Sequence[tuple[float, Estimate]]
     variant: int = 0
     markers: bool = True
+
+
+def line_of(
+    label: str, algorithm: str, points: Iterable[tuple[float, float]], variant: int = 0, markers: bool = True
+) -> ChartLine:
+    """Return a line through numbers that no seed changes."""
+    return ChartLine(label, algorithm, [(x, exactly(y)) for x, y in points], variant, markers)
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,12 @@ from studies.reproduction.verdict import Check, Finding, above, at_least, at_mos
 
 NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
 FORM = re.compile(rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?: (?P<link>to|of) (?P<second>{NUMBER}))?")
-# each kind of criterion with the link before its second number
-LINKS = {
-    "at_least": (None,),
-    "at_most": (None,),
-    "above": (None,),
-    "below": (None,),
-    "from": ("to",),
-    "within": ("of", None),
-    "no_worse_by": (None,),
-}
 ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
+# each kind of criterion with the links before its second number
+LINKS = {**dict.fromkeys([*ONE_NUMBER, "no_worse_by"], (None,)), "from": ("to",), "within": ("of", None)}
 FIELDS = {"kind", "claim", "source", "passes", "criteria"}
 CONDITIONS = {"published", "there", "here", "threshold_of"}
-OPTIONAL = {"need"}
+OPTIONAL = {"need", "studies"}
 QUOTED_OR_READ = r'(?:"[^"]+" \([^"]+\)|our reading of [^"]+?: [^"]+)'
 PUBLISHED = re.compile(rf"{QUOTED_OR_READ}(?:; {QUOTED_OR_READ})*|ours: .+")
 OWNER = re.compile(r"the paper's(?:; ours: .+)?|ours: .+")
@@ -131,7 +123,7 @@ class Statement:
     """What a paper claims, with the thresholds by which the claim passes.
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
-    checks must pass; None: all. conditions: None: it is an exact property."""
+    checks must pass; None: all. conditions: None: it is an exact property. studies: by whose runs it is judged."""
 
     id: str
     kind: ClaimKind
@@ -141,6 +133,7 @@ class Statement:
     criteria: Mapping[str, Criterion]
     need: int | None = None
     conditions: Conditions | None = None
+    studies: tuple[str, ...] = ()
 
     def threshold(self, name: str) -> float:
         """Return the first number of a criterion."""
@@ -178,5 +171,5 @@ def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
     written = {name: criterion.first for name, criterion in criteria.items()}
     written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
     passes = entry["passes"].format_map(written)
-    kind = ClaimKind(entry["kind"])
-    return Statement(id, kind, entry["claim"], entry["source"], passes, criteria, entry.get("need"), conditions)
+    head = (id, ClaimKind(entry["kind"]), entry["claim"], entry["source"], passes)
+    return Statement(*head, criteria, entry.get("need"), conditions, tuple(entry.get("studies", ())))

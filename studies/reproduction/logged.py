@@ -39,5 +39,20 @@ def finals(runs: Sequence[Run], field: str) -> list[Any]:
     return [run.final(field) for run in runs]
 
 
+def samples_per_s(run: Run) -> float:
+    """Return the throughput of a run."""
+    return run.final("samples") / run.final("time_s")
+
+
+def step_s(run: Run) -> float:
+    """Return the seconds of a step."""
+    return run.final("time_s") / run.final("steps")
+
+
+def sample_s(run: Run) -> float:
+    """Return the seconds of a sample of all workers."""
+    return run.final("time_s") / run.final("samples")
+
+
 def _setting(run: Run, key: str) -> Any:
     return run.chosen(key) if key in GROUPS else run.setting(key.replace("__", "."))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,18 +65,17 @@ def write_overview(all_results: Sequence[Results], results: Path) -> str:
 
 def score(entries: Sequence[PaperClaim]) -> list[str]:
     """Return how many claims came to what: about time, about learning on each task, exact: `About time, 8: 3 PASS`."""
-    about_time = [entry for entry in entries if entry[1].statement.kind is ClaimKind.TIME]
-    exact = [entry for entry in entries if entry[1].statement.kind is ClaimKind.EXACT]
-    learning = [entry for entry in entries if entry[1].statement.kind is ClaimKind.LEARNING]
-    counted = {"About time": [result.findings[claim.id].verdict for result, claim in about_time]}
-    lines = {name: _counted(verdicts) for name, verdicts in counted.items() if verdicts}
-    for task in dict.fromkeys(task for _, claim in learning for task in claim.tasks):
-        verdicts = [result.on_tasks[claim.id][task].verdict for result, claim in learning if task in claim.tasks]
-        about = ABOUT.get(task, f"About learning, on {task}")
-        lines[about] = _counted([ON_A_TASK.get(verdict, str(verdict)) for verdict in verdicts])
-    if exact:
-        lines["Exact properties"] = _counted([result.findings[claim.id].verdict for result, claim in exact])
-    return [f"{name}: {text}" for name, text in lines.items()]
+    time, exact = (
+        [result.findings[claim.id].verdict for result, claim in entries if claim.statement.kind is kind]
+        for kind in (ClaimKind.TIME, ClaimKind.EXACT)
+    )
+    learning: dict[str, list[str]] = defaultdict(list)
+    for result, claim in entries:
+        for task, finding in result.on_tasks[claim.id].items():
+            about = ABOUT.get(task, f"About learning, on {task}")
+            learning[about].append(ON_A_TASK.get(finding.verdict, str(finding.verdict)))
+    counted = {"About time": time, **learning, "Exact properties": exact}
+    return [f"{name}: {_counted(verdicts)}" for name, verdicts in counted.items() if verdicts]
 
 
 def _counted(verdicts: Sequence[str]) -> str:

@@ -47,13 +47,7 @@ class Results:
     def read(paper: Paper, results: Path, pipelines: Pipelines) -> Results:
         """Read the archive of a paper, and judge its claims. Raises ValueError for a file that is no archive."""
         path = archive.path_of(paper.key, results)
-        rows = archive.read(path)
-        # the runs of a study that has changed since say nothing
-        rows = {
-            study.name: rows[study.name]
-            for study in paper.studies
-            if study.name in rows and all(row["words"] == list(study.overrides) for row in rows[study.name])
-        }
+        rows = archive.rows_made_by(paper.studies, path)
         with archive.reading(path):
             logged = {name: archive.logged_of(of_study) for name, of_study in rows.items()}
             on_tasks = {claim.id: findings_on_tasks(claim, pipelines) for claim in paper.claims}

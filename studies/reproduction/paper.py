@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from studies.evidence.contrast import Need
 from studies.reproduction.criterion import Statement
+from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Finding
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from studies.reproduction.logged import Logged
 
 STATUSES = ("published", "unconfirmed", "ours")
 
-Evidence = Mapping[str, "Logged"]  # what was logged of each study, by its name
+Evidence = Mapping[str, Logged]  # what was logged of each study, by its name
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,11 @@ class Study:
     def command(self) -> str:
         """Return what a user would type for these runs."""
         return " ".join([self.by or "dsgd-run -m", *map(_quoted, self.overrides)])
+
+    def numbers(self, key: str) -> tuple[Any, ...]:
+        """Return the numbers that a key has in these runs: integers where the command line has them."""
+        values = [override.removeprefix(f"{key}=") for override in self.overrides if override.startswith(f"{key}=")]
+        return tuple(map(json.loads, values[-1].split(",")))
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,10 @@ class Assumption:
 class Claim:
     """A statement of a paper, and how it is judged here.
 
-    studies: by whose runs it is judged; none: by numbers that need no run. tasks: on each of these it is judged by
-    pipelines, which the judge gets with the task; none: by the studies. needs: the pipelines that it is judged by, the
-    most important first."""
+    tasks: on each of these it is judged by pipelines, which the judge gets with the task; none: by the studies of the
+    statement. needs: the pipelines that it is judged by, the most important first."""
 
     statement: Statement
-    studies: tuple[str, ...]
     judge: Callable[..., Finding]
     tasks: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -69,6 +71,11 @@ class Claim:
     def id(self) -> str:
         """Return its short name, like J1."""
         return self.statement.id
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """Return the studies by whose runs it is judged; none: by pipelines, or numbers that need no run."""
+        return self.statement.studies
 
 
 @dataclass(frozen=True)
@@ -115,18 +122,6 @@ class Paper:
         """Return the pipelines that these claims need; without any those of all claims and figures."""
         needed = [need for claim in self.claims if not claims or claim.id in claims for need in claim.needs]
         return needed + [need for chart in self.charts if not claims for need in chart.needs]
-
-
-def listed(values: Sequence[float]) -> str:
-    """Return the values of a key as a command line has them, `1,2,4`."""
-    return ",".join(f"{value:.12g}" for value in values)
-
-
-def named(contenders: Sequence[Mapping[str, object]]) -> str:
-    """Return contenders as `compare.contenders` has them."""
-    return ", ".join(
-        "{" + ", ".join(f"{key}: {value}" for key, value in options.items()) + "}" for options in contenders
-    )
 
 
 def _quoted(word: str) -> str:

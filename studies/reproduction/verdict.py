@@ -9,9 +9,11 @@ A claim that fails is explained where a second measurement shows the cause.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
 from dsgd.report.interval import Estimate
 
@@ -74,37 +76,22 @@ def exactly(value: float) -> Estimate:
     return Estimate(value, value, value, 1)
 
 
-def at_least(what: str, value: Estimate | float, threshold: float) -> Check:
-    """Check that a number is at least the threshold."""
+def compared(sign: str, what: str, value: Estimate | float, threshold: float) -> Check:
+    """Check that a number is above or below a threshold. sign: of COMPARISONS."""
     measured = _estimate(value)
-    return Check(what, measured, f">= {threshold:.6g}", _verdict(measured.low >= threshold, measured.high >= threshold))
+    meets = [COMPARISONS[sign](end, threshold) for end in (measured.low, measured.high)]
+    return Check(what, measured, f"{sign} {threshold:.6g}", _verdict(all(meets), any(meets)))
 
 
-def at_most(what: str, value: Estimate | float, threshold: float) -> Check:
-    """Check that a number is at most the threshold."""
-    measured = _estimate(value)
-    return Check(what, measured, f"<= {threshold:.6g}", _verdict(measured.high <= threshold, measured.low <= threshold))
-
-
-def above(what: str, value: Estimate | float, threshold: float) -> Check:
-    """Check that a number is greater than the threshold."""
-    measured = _estimate(value)
-    return Check(what, measured, f"> {threshold:.6g}", _verdict(measured.low > threshold, measured.high > threshold))
-
-
-def below(what: str, value: Estimate | float, threshold: float) -> Check:
-    """Check that a number is less than the threshold."""
-    measured = _estimate(value)
-    return Check(what, measured, f"< {threshold:.6g}", _verdict(measured.high < threshold, measured.low < threshold))
+COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+at_least, at_most, above, below = (partial(compared, sign) for sign in COMPARISONS)
 
 
 def within(what: str, value: Estimate | float, low: float, high: float) -> Check:
     """Check that a number lies in [low, high]."""
     measured = _estimate(value)
-    inside = low <= measured.low and measured.high <= high
-    return Check(
-        what, measured, f"{low:.6g} to {high:.6g}", _verdict(inside, measured.high >= low and measured.low <= high)
-    )
+    inside, overlaps = low <= measured.low and measured.high <= high, measured.high >= low and measured.low <= high
+    return Check(what, measured, f"{low:.6g} to {high:.6g}", _verdict(inside, overlaps))
 
 
 def close(what: str, value: float, expected: float, relative: float = 0.0, absolute: float = 0.0) -> Check:
@@ -132,22 +119,21 @@ def judged(
     """Return the finding of a claim that passes where `need` of its checks do; by default all.
 
     explained_by: a second measurement: a failure is explained where all of these checks pass, or `need` of them."""
-    enough = len(checks) if need is None else need
-    passed = sum(check.verdict is Verdict.PASS for check in checks)
-    open_still = sum(check.verdict is Verdict.INCONCLUSIVE for check in checks)
     if not checks:
         raise ValueError("a claim must have at least one check, got none")
+    enough = len(checks) if need is None else need
+    verdicts = [check.verdict for check in checks]
+    passed, open_still = verdicts.count(Verdict.PASS), verdicts.count(Verdict.INCONCLUSIVE)
     if passed >= enough:
-        verdict = Verdict.PASS
-    elif passed + open_still >= enough:
+        return Finding(Verdict.PASS, tuple(checks), reason)
+    explaining = [check.verdict for check in explained_by].count(Verdict.PASS)
+    if passed + open_still >= enough:
         verdict = Verdict.INCONCLUSIVE
+    elif explained_by and explaining >= (len(explained_by) if need is None else need):
+        verdict = Verdict.EXPLAINED
     else:
         verdict = Verdict.FAIL
-    finding = Finding(verdict, tuple(checks), reason)
-    explaining = sum(check.verdict is Verdict.PASS for check in explained_by)
-    if verdict is Verdict.FAIL and explained_by and explaining >= (len(explained_by) if need is None else need):
-        return replace(finding, verdict=Verdict.EXPLAINED, explanation=tuple(explained_by))
-    return replace(finding, explanation=tuple(explained_by)) if verdict is not Verdict.PASS else finding
+    return Finding(verdict, tuple(checks), reason, tuple(explained_by))
 
 
 def over_tasks(findings: Mapping[str, Finding]) -> Finding:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from statistics import geometric_mean
 
 from matplotlib.figure import Figure
 
-from studies.evidence.contrast import Pipelines
+from studies.evidence.contrast import Pipelines, need_of_first, steps
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing
 from studies.evidence.tasks import BATCHES, IMAGES, TARGETS
+from studies.papers.jin2016.claims import BYTES_PER_S, GRADIENT_S, MESSAGE
 from studies.papers.jin2016.contenders import (
     ALL_REDUCE,
     CURVED,
@@ -25,27 +27,24 @@ from studies.papers.jin2016.contenders import (
     drawn,
     race,
 )
-from studies.papers.jin2016.studies import BYTES_PER_S, GRADIENT_S, MESSAGE
-from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
+from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
+from studies.reproduction.logged import samples_per_s
 from studies.reproduction.paper import Evidence
 from studies.reproduction.profile import Scores, profile_figure, profiles
-from studies.reproduction.verdict import exactly
 
 
 def server_throughput(evidence: Evidence) -> Figure:
     """Draw the samples per second behind one server against the number of nodes."""
-    lines = []
-    for variant, tau in enumerate((1, 10)):
-        runs = evidence["served_easgd"].where(algo__tau=tau)
-        points = [(float(run.setting("nodes")), exactly(run.final("samples") / run.final("time_s"))) for run in runs]
-        lines.append(ChartLine(f"easgd, tau = {tau}", "easgd", points, variant))
-    runs = evidence["served_downpour"].runs
-    points = [(float(run.setting("nodes")), exactly(run.final("samples") / run.final("time_s"))) for run in runs]
-    lines.append(ChartLine("downpour", "downpour", points))
-    batch = runs[0].setting("batch_size")
-    bound = [(1.0, exactly(batch * BYTES_PER_S / MESSAGE)), (100.0, exactly(batch * BYTES_PER_S / MESSAGE))]
-    ideal = [(1.0, exactly(batch / GRADIENT_S)), (100.0, exactly(100 * batch / GRADIENT_S))]
-    lines += [ChartLine("port of the server, tau = 1", FORMULA, bound), ChartLine("no communication", FORMULA, ideal)]
+    easgd, downpour = evidence["served_easgd"], evidence["served_downpour"].runs
+    served = [(f"easgd, tau = {tau}", easgd.where(algo__tau=tau), i) for i, tau in enumerate((1, 10))]
+    lines = [
+        line_of(label, label.partition(",")[0], [(float(run.setting("nodes")), samples_per_s(run)) for run in runs], i)
+        for label, runs, i in (*served, ("downpour", downpour, 0))
+    ]
+    batch = downpour[0].setting("batch_size")
+    bound = [(p, batch * BYTES_PER_S / MESSAGE) for p in (1.0, 100.0)]
+    lines.append(line_of("port of the server, tau = 1", FORMULA, bound))
+    lines.append(line_of("no communication", FORMULA, [(p, p * batch / GRADIENT_S) for p in (1.0, 100.0)]))
     return chart(
         [ChartPanel("10 Gbit/s, 46.8 MB", "nodes", "samples per virtual second", lines, log_x=True, log_y=True)]
     )
@@ -64,14 +63,12 @@ def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
 def _steps_panel(pipelines: Pipelines, task: str, larger: int) -> ChartPanel:
     """Return the panel of a task. larger: so many times the batch."""
     lines = []
-    of_name = itertools.groupby(drawn(larger), key=lambda pair: pair[0])
-    for name, pairs in of_name:
+    for name, pairs in itertools.groupby(drawn(larger), key=lambda pair: pair[0]):
         points = []
         for _, nodes in pairs:
-            cell = cell_of(task, nodes, name, larger)
-            values = [_known(pipelines, cell, replicate) for replicate in range(REPLICATES[-1])]
-            if len(known := [value for value in values if value is not None]) >= REPLICATES[0]:
-                points.append((float(nodes), interval_of(known)))
+            values = _known(pipelines, cell_of(task, nodes, name, larger))
+            if len(values) >= REPLICATES[0]:
+                points.append((float(nodes), interval_of(values)))
         label, algo, variant = DRAWN[name]
         if points:
             lines.append(ChartLine(label, algo, points, variant))
@@ -116,8 +113,18 @@ def _seconds(pipelines: Pipelines, task: str, nodes: int, overlap: bool, jitter:
     return {algo: geometric_mean(values) for algo, values in times.items()}
 
 
-def _known(pipelines: Pipelines, cell: Candidate, replicate: int) -> float | None:
-    try:
-        return pipelines.steps(cell, replicate, TARGETS[cell.task])[0].value
-    except Missing:
-        return None
+def _known(pipelines: Pipelines, cell: Candidate) -> list[float]:
+    """Return T* of each replicate that has been made."""
+    values = []
+    for replicate in range(REPLICATES[-1]):
+        with suppress(Missing):
+            values.append(pipelines.steps(cell, replicate, TARGETS[cell.task])[0].value)
+    return values
+
+
+STEPS_SHOWN = tuple(
+    need_of_first(steps(cell_of(task, nodes, name, larger), TARGETS[task]))
+    for larger in (1, LARGER)
+    for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
+    for task in IMAGES
+)

@@ -6,9 +6,13 @@ import numpy as np
 
 from dsgd.record.reader import Run
 from studies.papers import CLAIMS
-from studies.papers.jin2016.studies import BYTES_PER_S, GRADIENT_S, LAGGING, LAST, MESSAGE
+from studies.reproduction.logged import samples_per_s
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding
+
+GRADIENT_S, MESSAGE, BYTES_PER_S = 0.2, 46_758_048, 1e10 / 8  # of the studies of a server
+LAGGING = 3  # the slow worker's rank
+LAST = 100  # nodes
 
 
 def j5(evidence: Evidence) -> Finding:
@@ -17,32 +21,25 @@ def j5(evidence: Evidence) -> Finding:
     checks = []
     for name, what in (("slow", "one worker 4 times slower"), ("paused", "one worker paused")):
         for algo in ("gossip", "sync"):
-            lost = 1 - _steps_of_others(evidence[name].run(algo=algo)) / _steps_of_others(
-                evidence["equal"].run(algo=algo)
-            )
-            text = f"`{algo}`, {what}: steps that the others lose"
-            checks.append(claim.check(algo, text, lost))
+            lagging, equal = (_steps_of_others(evidence[study].run(algo=algo)) for study in (name, "equal"))
+            checks.append(claim.check(algo, f"`{algo}`, {what}: steps that the others lose", 1 - lagging / equal))
     return claim.judged(checks, "In the same time, on eight nodes. EASGD's others lose none, either.")
 
 
 def j6(evidence: Evidence) -> Finding:
     """Compare the throughput of a server that has too many workers with that of one worker."""
-    claim = CLAIMS["J6"]
-    checks = []
+    claim, easgd = CLAIMS["J6"], evidence["served_easgd"]
     cases = [
-        ("served_easgd", "EASGD, tau = 1", 1),
-        ("served_easgd", "EASGD, tau = 10", 10),
-        ("served_downpour", "Downpour", 1),
+        ("EASGD, tau = 1", 1, easgd.where(algo__tau=1)),
+        ("EASGD, tau = 10", 10, easgd.where(algo__tau=10)),
+        ("Downpour", 1, evidence["served_downpour"].runs),
     ]
-    for name, what, tau in cases:
-        settings = {"algo__tau": tau} if name == "served_easgd" else {}
-        rates = {
-            run.setting("nodes"): run.final("samples") / run.final("time_s") for run in evidence[name].where(**settings)
-        }
+    checks = []
+    for what, tau, runs in cases:
+        rates = {run.setting("nodes"): samples_per_s(run) for run in runs}
         expected = tau * GRADIENT_S * BYTES_PER_S / MESSAGE + 2
-        served = rates[LAST] / rates[1]
+        served, flat = rates[LAST] / rates[1], rates[LAST] / rates[64] - 1
         checks.append(claim.check("knee", f"{what}: workers that a server can serve", served, expected))
-        flat = rates[LAST] / rates[64] - 1
         checks.append(claim.check("flat", f"{what}: growth of the throughput from 64 to 100 nodes", flat))
     return claim.judged(checks, "Workers that a server can serve: the throughput of 100 nodes over that of one.")
 

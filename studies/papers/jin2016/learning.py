@@ -8,26 +8,22 @@ from functools import partial
 
 from studies.evidence.claim import checks_of, claim_on_tasks
 from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples
-from studies.evidence.pipeline import Candidate, all_of
+from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.papers import CLAIMS
-from studies.papers.jin2016 import robustness
+from studies.papers.jin2016 import remarks
 from studies.papers.jin2016.contenders import (
     ALL_REDUCE,
     AROUND,
     FEW,
     FIRST_LOCAL,
     JITTERS,
-    LARGER,
     LAST,
     LONG,
     VARIANTS,
-    cell_of,
     cells,
-    drawn,
     race,
 )
-from studies.papers.jin2016.scaling import crossover, floor, predicted
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import NEARNESS, Check, Finding, nearness_above, over_region
 
@@ -57,7 +53,7 @@ def j1(pipelines: Pipelines, task: str) -> Finding:
             findings.append(stated.judged(checks))
         return max(findings, key=lambda finding: (NEARNESS.index(finding.verdict), _sum_of_logs(finding.checks)))
 
-    further = (each(pipelines, task) for each in (floor, robustness.jittered, robustness.spot_check))
+    further = (each(pipelines, task) for each in (remarks.floor, remarks.jittered, remarks.spot_check))
     return over_map(cell, "".join(further))
 
 
@@ -72,7 +68,7 @@ def j3(pipelines: Pipelines, task: str) -> Finding:
         )
         return stated.judged([max(behind, key=nearness_above), *first])  # behind one of them, and first of all
 
-    return over_map(cell, crossover(pipelines, task) + predicted(pipelines, task))
+    return over_map(cell, remarks.crossover(pipelines, task) + remarks.predicted(pipelines, task))
 
 
 def ends(task: str) -> list[Contrast]:
@@ -108,29 +104,13 @@ def _map_needs(id: str, where: Sequence[tuple[str, int]]) -> tuple[Need, ...]:
     )
 
 
-def _figure_need(task: str, nodes: int, name: str, larger: int) -> Need:
-    """Return a need of three replicates of a contender, for the figures."""
-    cell = cell_of(task, nodes, name, larger)
-
-    def need(pipelines: Pipelines, _: int) -> None:
-        all_of(partial(pipelines.steps, cell, replicate, TARGETS[task]) for replicate in range(pipelines.counts[0]))
-
-    return need
-
-
 def _sum_of_logs(checks: Sequence[Check]) -> float:
     return sum(math.log(check.value.median) if check.value.median > 0 else -math.inf for check in checks)
 
 
 CLAIMS_ABOUT_LEARNING = (
-    Claim(CLAIMS["J1"], (), j1, IMAGES, (*_map_needs("J1", [("sooner", nodes) for nodes in FEW]), *robustness.NEEDS)),
+    Claim(CLAIMS["J1"], j1, IMAGES, (*_map_needs("J1", [("sooner", nodes) for nodes in FEW]), *remarks.NEEDS)),
     claim_on_tasks(CLAIMS["J2"], ends),
-    Claim(CLAIMS["J3"], (), j3, IMAGES, _map_needs("J3", [("behind", AROUND[1]), ("before", AROUND[0])])),
+    Claim(CLAIMS["J3"], j3, IMAGES, _map_needs("J3", [("behind", AROUND[1]), ("before", AROUND[0])])),
     claim_on_tasks(CLAIMS["J4"], periods),
-)
-SHOWN = tuple(
-    _figure_need(task, nodes, name, larger)
-    for larger in (1, LARGER)
-    for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
-    for task in IMAGES
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run, number
-from dsgd.report.interval import Estimate
 from studies.papers.zhang2015.stability import (
     admm_radius,
     delayed_rate_bound,
@@ -15,38 +15,26 @@ from studies.papers.zhang2015.stability import (
     moving_rate_bound,
     round_robin_radius,
 )
-from studies.papers.zhang2015.studies import DELAYED, DELAYED_WORKERS, ROUND_ROBIN
+from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
 from studies.reproduction.paper import Evidence
-from studies.reproduction.verdict import exactly
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-ROUND_ROBIN_AT_1 = ROUND_ROBIN[1]  # with a rate times curvature of 1
+WORKERS = (4, 8, 16)
 
 
 def stability_figure(evidence: Evidence) -> Figure:
     """Draw by how much runs on a line grow in each round, just below and just above the bounds."""
-    from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart
-
-    runs = evidence[ROUND_ROBIN_AT_1.name].runs
     bound = moving_rate_bound(1.0)
+    turns = evidence["round_robin_1"]
     elastic = [
-        ChartLine(f"EASGD, p = {p}", "easgd", _growth([run for run in runs if run.nodes == p], "algo.alpha", bound), i)
-        for i, p in enumerate((4, 8, 16))
+        line_of(f"EASGD, p = {p}", "easgd", _growth(turns.where(nodes=p), "algo.alpha", bound), i)
+        for i, p in enumerate(WORKERS)
     ]
     sides = [0.95 + 0.01 * i for i in range(16)]
-    radii = [(side, exactly(round_robin_radius(16, 1.0, side * bound))) for side in sides]
-    elastic.append(ChartLine("EASGD, p = 16, spectral radius", FORMULA, radii))
+    radii = [(side, round_robin_radius(16, 1.0, side * bound)) for side in sides]
+    elastic.append(line_of("EASGD, p = 16, spectral radius", FORMULA, radii))
     stale = [
-        ChartLine(
-            f"Downpour, p = {p}",
-            "downpour",
-            _growth(evidence[study.name].runs, "optimizer.lr", delayed_rate_bound(p - 1)),
-            (4, 8, 16).index(p),
-        )
-        for p, study in zip(DELAYED_WORKERS, DELAYED, strict=True)
-        if p in (4, 8, 16)
+        line_of(f"Downpour, p = {p}", "downpour", _growth(evidence[f"delayed_{p}"].runs, "optimizer.lr", limit), i)
+        for i, (p, limit) in enumerate((p, delayed_rate_bound(p - 1)) for p in WORKERS)
     ]
     growth = "growth in each round"
     return chart(
@@ -59,31 +47,21 @@ def stability_figure(evidence: Evidence) -> Figure:
 
 def admm_figure(_: Evidence) -> Figure:
     """Draw how fast an error grows with EASGD and with ADMM, over the rate: above 0 they diverge."""
-    from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
-
     rates = [10 ** (-4 + i / 10) for i in range(31)]
     panels = []
     for p in (3, 16):
         lines = []
         for i, rho in enumerate((1.0, 10.0)):
-            elastic = [(rate, _exponent(round_robin_radius(p, rate, rate * rho), rate)) for rate in rates]
-            admm = [(rate, _exponent(admm_radius(p, rate, rho), rate)) for rate in rates]
-            lines.append(ChartLine(f"EASGD, rho = {rho:g}", "easgd", elastic, i, markers=False))
-            lines.append(ChartLine(f"ADMM, rho = {rho:g}", "admm", admm, i, markers=False))
+            # the growth of a round for each unit of lr h, as an exponent
+            elastic = [(rate, math.log(round_robin_radius(p, rate, rate * rho)) / rate) for rate in rates]
+            admm = [(rate, math.log(admm_radius(p, rate, rho)) / rate) for rate in rates]
+            lines.append(line_of(f"EASGD, rho = {rho:g}", "easgd", elastic, i, markers=False))
+            lines.append(line_of(f"ADMM, rho = {rho:g}", "admm", admm, i, markers=False))
         panels.append(
             ChartPanel(f"p = {p}", "rate times curvature, lr h", "ln(radius) / (lr h)", lines, log_x=True, level=0.0)
         )
     return chart(panels)
 
 
-def _exponent(radius: float, lr_h: float) -> Estimate:
-    """Return the growth of a round for each unit of lr h, as an exponent."""
-    return exactly(math.log(radius) / lr_h)
-
-
-def _growth(runs: Sequence[Run], key: str, bound: float) -> list[tuple[float, Estimate]]:
-    return sorted(((number(run.setting(key)) / bound, exactly(growth_per_step(run))) for run in runs), key=_first)
-
-
-def _first(point: tuple[float, Estimate]) -> float:
-    return point[0]
+def _growth(runs: Sequence[Run], key: str, bound: float) -> list[tuple[float, float]]:
+    return sorted((number(run.setting(key)) / bound, growth_per_step(run)) for run in runs)

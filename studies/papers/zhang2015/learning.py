@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from studies.evidence.claim import claim_on_tasks
-from studies.evidence.contrast import Contrast, Measure, accuracy, largest_rate, seconds
+from studies.evidence.contrast import Contrast, Measure, accuracy_at_end, largest_rate, seconds
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
-from studies.evidence.tasks import FIRST, MOST_TESTED, STEPS, TARGETS, contender
+from studies.evidence.tasks import FIRST, STEPS, TARGETS, contender
 from studies.papers import CLAIMS
 
 PLAIN = "optimizer.momentum=0 optimizer.nesterov=false"
@@ -58,10 +58,7 @@ def race(task: str) -> list[Contrast]:
 
 def periods(task: str) -> list[Contrast]:
     """Compare the accuracy of the centre at each longer period with that at period 1."""
-    short, *longer = (
-        accuracy([Candidate(task, contender(f"easgd tau={tau}", PLAIN, MOST_TESTED[task]), RANGED)], STEPS[task])
-        for tau in PERIODS
-    )
+    short, *longer = (accuracy_at_end(task, RANGED, f"easgd tau={tau} {PLAIN}") for tau in PERIODS)
     what = "accuracy of the centre with tau = {} minus the accuracy with tau = 1"
     return [
         Contrast("accuracy", what.format(tau), each, short, difference)

@@ -6,7 +6,6 @@ All are linear on a quadratic of curvature h, so that they are stable where the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -83,12 +82,6 @@ def growth_per_step(run: Run) -> float:
     peaks = [max(marks[start:end], key=_loss) for start, end in pairwise(ends)]
     (first, early), (last, late) = peaks[1], peaks[-1]
     return math.exp(0.5 * math.log(late / early) / (last - first))
-
-
-def extremes(runs: Sequence[Run]) -> tuple[float, float]:
-    """Return the smallest and the largest growth of these runs."""
-    growths = [growth_per_step(run) for run in runs]
-    return min(growths), max(growths)
 
 
 def _loss(mark: tuple[float, float]) -> float:

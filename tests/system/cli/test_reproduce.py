@@ -36,8 +36,8 @@ def drawn(found: Evidence) -> Figure:
     return chart([ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)])])
 
 
-def statement(id: str, kind: ClaimKind, text: str, passes: str) -> Statement:
-    return Statement(id, kind, text, "Nobody", passes, {})
+def statement(id: str, kind: ClaimKind, text: str, passes: str, study: str) -> Statement:
+    return Statement(id, kind, text, "Nobody", passes, {}, studies=(study,))
 
 
 def paper(*words: str) -> Paper:
@@ -52,8 +52,8 @@ def paper(*words: str) -> Paper:
             Study("longer", ("algo=sync,gossip", *STEPS, "budget.steps=8")),
         ),
         claims=(
-            Claim(statement("N1", ClaimKind.TIME, "Two | are twice as fast", ">= 2.0"), ("steps",), speed_up),
-            Claim(statement("N2", ClaimKind.EXACT, "There are two", ">= 2"), ("longer",), seen),
+            Claim(statement("N1", ClaimKind.TIME, "Two | are twice as fast", ">= 2.0", "steps"), speed_up),
+            Claim(statement("N2", ClaimKind.EXACT, "There are two", ">= 2", "longer"), seen),
         ),
         charts=(Chart("time", "Time against nodes", ("steps",), drawn),),
     )  # fmt: skip

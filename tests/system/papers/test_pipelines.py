@@ -37,7 +37,7 @@ def judge(pipelines: Pipelines, task: str) -> Finding:
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    claim = Claim(STATED, (), judge, ("digits",), (partial(SOONER.need, STATED, 1),))
+    claim = Claim(STATED, judge, ("digits",), (partial(SOONER.need, STATED, 1),))
     paper = Paper("nobody", "A paper that nobody wrote", "Nobody 2026", "Nothing.", claims=(claim,))
     monkeypatch.setitem(TASKS, "digits", TINY)
     monkeypatch.setitem(BATCHES, "digits", 8)

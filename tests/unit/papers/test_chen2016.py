@@ -26,7 +26,8 @@ def evidence(step: Steps) -> dict[str, Logged]:
             found[f"{kind}_{tail}"] = study(
                 *(
                     run(
-                        settings={"nodes": p, "seed": seed, "algo.backups": b, "budget.steps": 10},
+                        settings={"nodes": p, "seed": seed, "algo.backups": b},
+                        steps=10,
                         time_s=10 * GRADIENT_S * step(tail, p, b) * (1 + 0.001 * seed),
                     )
                     for p, b, seed in points

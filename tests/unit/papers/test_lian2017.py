@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsgd.topology import Complete, Hypercube, Ring, Torus
-from studies.papers.lian2017 import claims, studies
+from studies.papers.lian2017 import claims
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support import logged
@@ -18,7 +18,7 @@ PASS, FAIL = Verdict.PASS, Verdict.FAIL
 @each_row("graph", [Ring(), Torus(), Hypercube(), Complete()])
 def test_eigenvalues_written_by_hand_are_those_of_the_graphs(graph: Ring | Torus | Hypercube | Complete) -> None:
     topology = graph.build(16, 0)
-    by_hand = studies.EIGENVALUES[topology.name]
+    by_hand = claims.EIGENVALUES[topology.name]
     assert np.sort(by_hand) == pytest.approx(np.linalg.eigvalsh(topology.matrix()), abs=1e-12)
 
 
@@ -26,9 +26,9 @@ def networks(power: float, worse: str = "") -> dict[str, Logged]:
     """On a network that is slower by a factor, all-reduce takes so much longer by this power of it; against one
     collective and in one respect there is no difference."""
     evidence = {}
-    for study, (key, values) in studies.AXES.items():
+    for study, (key, values) in claims.AXES.items():
         runs = []
-        for collective in studies.COLLECTIVES:
+        for collective in claims.COLLECTIVES:
             for value in values:
                 settings = {key: value, "cluster.collective": collective}
                 slower = max(value / values[0], values[0] / value)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dsgd.record.reader import Run
-from studies.papers.zhang2015.claims import e2, e5
+from studies.papers import CLAIMS, studies_of
+from studies.papers.zhang2015.claims import ABOVE, BELOW, DELAYED_ABOVE, DELAYED_BELOW, e2, e5
 from studies.papers.zhang2015.stability import (
     admm_radius,
     delayed_rate_bound,
@@ -15,7 +16,6 @@ from studies.papers.zhang2015.stability import (
     moving_rate_bound,
     round_robin_radius,
 )
-from studies.papers.zhang2015.studies import DELAYED, ROUND_ROBIN
 from studies.reproduction.logged import Logged
 from studies.reproduction.verdict import Verdict
 from tests.support.each_row import each_row
@@ -42,7 +42,7 @@ def test_growth_is_seen_through_swings(growth: float) -> None:
 )
 def test_e2_needs_runs_that_shrink_below_and_grow_above(below: float, above: float, verdict: Verdict) -> None:
     both = study(line(below, algo__alpha=0.5), line(above, algo__alpha=0.6))
-    assert e2({one.name: both for one in ROUND_ROBIN}).verdict is verdict
+    assert e2(dict.fromkeys(CLAIMS["E2"].studies, both)).verdict is verdict
 
 
 def test_the_radius_is_that_of_rounds_played_by_hand() -> None:
@@ -69,8 +69,21 @@ def test_e5_needs_the_rate_below_to_be_stable_and_that_above_not(below: float, a
     def both(workers: int) -> Logged:
         return study(line(below, workers, optimizer__lr=0.1), line(above, workers, optimizer__lr=0.2))
 
-    found = {one.name: both(workers) for one, workers in zip(DELAYED, (2, 3, 4, 8, 16), strict=True)}
+    found = {f"delayed_{workers}": both(workers) for workers in (2, 3, 4, 8, 16)}
+    assert found.keys() == {*CLAIMS["E5"].studies}
     assert e5(found).verdict is verdict
+
+
+@each_row("name", [*CLAIMS["E2"].studies, *CLAIMS["E5"].studies])
+def test_runs_are_just_below_and_just_above_the_bound(name: str) -> None:
+    study = studies_of("zhang2015")[name]
+    if name.startswith("delayed"):
+        (workers,) = study.numbers("nodes")
+        bounds = [side * delayed_rate_bound(int(workers) - 1) for side in (DELAYED_BELOW, DELAYED_ABOVE)]
+        assert study.numbers("optimizer.lr") == pytest.approx(bounds, rel=1e-9)
+    else:
+        bounds = [side * moving_rate_bound(*study.numbers("optimizer.lr")) for side in (BELOW, ABOVE)]
+        assert study.numbers("algo.alpha") == pytest.approx(bounds, rel=1e-9)
 
 
 @each_row(("lr_h", "stable"), [(1e-3, False), (1e-2, True)])
