@@ -43,12 +43,7 @@ def a5(evidence: Evidence) -> Finding:
     }
     late = {tail: gain(evidence[f"backups_{tail}"], largest, 4).median for tail in TAILS}
     text = "; ".join(f"{tail}: {late[tail]:.3f}, instead of {if_stopped[tail]:.3f}" for tail in TAILS)
-    reason = (
-        "A late worker finishes its gradient, as in the paper's algorithm, and begins the next one late. If all began "
-        f"every step together, as with workers that stop at once, 4 backups of {largest} would gain more: {text}. "
-        "Gradients are counted, not what an optimiser makes of them."
-    )
-    return claim.judged(checks, reason)
+    return claim.judged(checks, gains=text)
 
 
 def longest(tail: str, p: int, k: int) -> float:

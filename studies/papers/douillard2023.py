@@ -48,12 +48,7 @@ def d3(evidence: Evidence) -> Finding:
         expected = OLR * (1 + beta / (1 - beta / left))
         what = f"mu = {beta:g}, H = {tau}: effective outer rate"
         checks.append(claim.check("rate", what, (1 - left) / removed(beta), expected))
-    reason = (
-        f"Without noise, with the outer rate {OLR:g}, and local rates so small that the error does not swing. Where "
-        "differences are independent of each other, rho is 0 and the rate eta (1 + mu); where they are equal, it is "
-        "eta / (1 - mu), ten times eta with 0.9. Rounds that are short make differences that are alike."
-    )
-    return claim.judged(checks, reason)
+    return claim.judged(checks)
 
 
 def removed(beta: float) -> float:

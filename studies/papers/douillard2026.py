@@ -31,17 +31,8 @@ def d1(evidence: Evidence) -> Finding:
     ]
     slow, measured = (kept["measured"][algo] for algo in METHODS)
     sent = 1 - TAU / 2 * GRADIENT_S / FAILS_EVERY_S
-    reason = (
-        f"Failures and repairs are chosen so that all {LEARNERS} learners are up {LOCKSTEP:.0%} of the time; then each "
-        f"is up {UP:.1%} of it, and this is what remains to a method in which nobody waits. With 4 learners it would "
-        f"be {LOCKSTEP**0.25:.1%}. The paper's own failures could not be confirmed. With the repairs and gradient "
-        f"times of measured clusters all-reduce keeps {slow.median:.3f} [{slow.low:.3f}, {slow.high:.3f}]. A learner "
-        "that is back has the newest parameters; what failures do to the model is another claim. Steps that a learner "
-        f"had not sent when it failed are counted, half a period of {TAU} steps for every {FAILS_EVERY_S:g}: without "
-        f"them decoupled keeps {sent * decoupled.median:.3f}, and with measured times {sent * measured.median:.3f}. "
-        "Where failures come oftener, or periods are longer, that is less than claimed."
-    )
-    return claim.judged(checks, reason)
+    numbers = {"up_of_4": LOCKSTEP**0.25, "sent": sent * decoupled.median, "sent_measured": sent * measured.median}
+    return claim.judged(checks, up=UP, slow=slow, **numbers)
 
 
 def goodput(evidence: Evidence, law: str, algo: str) -> Estimate:

@@ -32,14 +32,8 @@ def a4(evidence: Evidence) -> Finding:
         claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(evidence["overlap"], MOST)),
         claim.check("all_reduce", f"all-reduce over {MOST} servers (ms)", all_reduce_ms),
     ]
-    conditions = {"no_overlap": "without overlap", "jitter": "with overlap, where gradient times vary by 5 %"}
-    others = "; ".join(f"{_efficiency(evidence[name], MOST):.3f} {what}" for name, what in conditions.items())
-    reason = (
-        "A model of time, no measurement of GPUs. The time of a gradient and the overlap are ours or unconfirmed; a "
-        "node is a server, and what its 8 GPUs do among themselves is left out, as are data loading and the operating "
-        f"system. With other assumptions the efficiency is {others}."
-    )
-    return claim.judged(checks, reason)
+    others = {name: _efficiency(evidence[name], MOST) for name in ("no_overlap", "jitter")}
+    return claim.judged(checks, **others)
 
 
 def scaling_figure(evidence: Evidence) -> Figure:

@@ -42,14 +42,7 @@ def b8(evidence: Evidence) -> Finding:
         value = hours(evidence, overlap, PUBLISHED)
         checks.append(claim.check("round", f"a whole round of overlap, {overlap} (hours)", value))
     full = COMPUTE_H * (1 + FRAGMENTS * (T_RATIO * BITS / 32 / FRAGMENTS - 1) / H)
-    reason = (
-        f"The time of a gradient is what makes {COMPUTE_H:g} and {DENSE_H:g} hours of computing alone and of data "
-        "parallel training; the rest follows. Published for one step of overlap: 0.88. Streaming with its longest "
-        f"overlap, {DELAYS[-1]} of {H} steps, takes {longest:.3g} hours. The published bytes, 441 and 1.10 TB, differ "
-        f"by H = {H} times 4, so that what is not compressed has {DENSE_BITS} bits; with 32, one step of overlap "
-        f"would take {full:.3g} hours."
-    )
-    return claim.judged(checks, reason)
+    return claim.judged(checks, longest=longest, full=full)
 
 
 def hours(evidence: Evidence, study: str, bandwidth: float) -> float:

@@ -19,7 +19,7 @@ from studies.papers.jin2016.contenders import cells
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
 from studies.reproduction.logged import sample_s
 from studies.reproduction.paper import Claim, Evidence
-from studies.reproduction.verdict import Finding, over_region
+from studies.reproduction.verdict import Finding, judged, over_region
 
 MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
 PAIRS = studies_of("lian2018")["pairs"]
@@ -40,7 +40,7 @@ def b2(evidence: Evidence) -> Finding:
     for p in NODES:
         apart = max(abs(epoch_ratio(evidence, each, p) / ring_ratio(each, p) - 1) for each in BANDWIDTHS)
         checks = [claim.check("form", form, apart), claim.check("ratio", what, ratio_where_often(evidence, often, p))]
-        cells[f"{p} nodes"] = claim.judged(checks)
+        cells[f"{p} nodes"] = judged(checks)
     return over_region(cells, _limits(evidence, often))
 
 
@@ -53,16 +53,10 @@ def _limits(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> str:
     overlapping = sample_s(late) / sample_s(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
     least = CLAIMS["B2"].threshold("ratio")
     seldom = [str(p) for p in NODES if ratio_where_often(evidence, often, p, LESS_OFTEN).low >= least]
-    return (
-        "All-reduce does not overlap. The bound is at the bandwidth where the two messages of an average take as long "
-        "as three gradients. There the ratio is 1 + 3 (p - 1) / p + 2 (p - 1) a / t, with the latency a, "
-        f"{1e6 * LATENCY_S:.0f} us here: on {many} nodes it is 4 from 21 us on. At a smaller bandwidth an average "
-        f"takes four gradients or more, and the ratio grows: at {slow[0] / 1e9:.2g} Gbit/s it is "
-        f"{epoch_ratio(evidence, *slow):.1f}, where AD-PSGD averages {often[slow]:.3f} times. Against the fastest of "
-        f"ring, halving-doubling and tree the largest ratio of all is {best:.2f}. At the bound, on {many} nodes, it is "
-        f"{fastest.low:.3g}; against a ring all-reduce that overlaps {overlapping:.3g}. If {LESS_OFTEN} averages per "
-        f"gradient were enough, it would pass with {', '.join(seldom)} nodes."
-    )
+    return CLAIMS["B2"].reason.format(
+        slowest=epoch_ratio(evidence, *slow), often=often[slow], best=best, fastest=fastest.low,
+        overlapping=overlapping, less_often=LESS_OFTEN, seldom=", ".join(seldom),
+    )  # fmt: skip
 
 
 def ratio_where_often(

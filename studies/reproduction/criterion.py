@@ -30,7 +30,7 @@ ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below":
 LINKS = {**dict.fromkeys([*ONE_NUMBER, "no_worse_by"], (None,)), "from": ("to",), "within": ("of", None)}
 FIELDS = {"kind", "claim", "source", "passes", "criteria"}
 CONDITIONS = {"published", "there", "here", "threshold_of"}
-OPTIONAL = {"need", "studies"}
+OPTIONAL = {"need", "studies", "reason"}
 QUOTED_OR_READ = r'(?:"[^"]+" \([^"]+\)|our reading of [^"]+?: [^"]+)'
 PUBLISHED = re.compile(rf"{QUOTED_OR_READ}(?:; {QUOTED_OR_READ})*|ours: .+")
 OWNER = re.compile(r"the paper's(?:; ours: .+)?|ours: .+")
@@ -123,7 +123,8 @@ class Statement:
     """What a paper claims, with the thresholds by which the claim passes.
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
-    checks must pass; None: all. conditions: None: it is an exact property. studies: by whose runs it is judged."""
+    checks must pass; None: all. conditions: None: it is an exact property. studies: by whose runs it is judged.
+    reason: what limits what was shown, with numbers of the judge between braces."""
 
     id: str
     kind: ClaimKind
@@ -134,6 +135,7 @@ class Statement:
     need: int | None = None
     conditions: Conditions | None = None
     studies: tuple[str, ...] = ()
+    reason: str = ""
 
     def threshold(self, name: str) -> float:
         """Return the first number of a criterion."""
@@ -150,9 +152,9 @@ class Statement:
         """Hold a measurement against a criterion."""
         return self.criteria[name].check(what, value, expected)
 
-    def judged(self, checks: Sequence[Check], reason: str = "", explained_by: Sequence[Check] = ()) -> Finding:
-        """Return the finding by these checks, of which as many must pass as the statement says."""
-        return judged(checks, reason, self.need, explained_by)
+    def judged(self, checks: Sequence[Check], explained_by: Sequence[Check] = (), **numbers: Any) -> Finding:
+        """Return the finding by these checks, of which as many must pass as the statement says. numbers: of reason."""
+        return judged(checks, self.reason.format(**numbers), self.need, explained_by)
 
 
 def read_statements(path: Path) -> dict[str, Statement]:
@@ -171,5 +173,5 @@ def _statement(id: str, entry: Mapping[str, Any]) -> Statement:
     written = {name: criterion.first for name, criterion in criteria.items()}
     written |= {f"{name}_to": criterion.second for name, criterion in criteria.items() if criterion.second is not None}
     passes = entry["passes"].format_map(written)
-    head = (id, ClaimKind(entry["kind"]), entry["claim"], entry["source"], passes)
-    return Statement(*head, criteria, entry.get("need"), conditions, tuple(entry.get("studies", ())))
+    head = (id, ClaimKind(entry["kind"]), entry["claim"], entry["source"], passes, criteria, entry.get("need"))
+    return Statement(*head, conditions, tuple(entry.get("studies", ())), entry.get("reason", ""))

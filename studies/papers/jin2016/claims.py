@@ -23,7 +23,7 @@ def j5(evidence: Evidence) -> Finding:
         for algo in ("gossip", "sync"):
             lagging, equal = (_steps_of_others(evidence[study].run(algo=algo)) for study in (name, "equal"))
             checks.append(claim.check(algo, f"`{algo}`, {what}: steps that the others lose", 1 - lagging / equal))
-    return claim.judged(checks, "In the same time, on eight nodes. EASGD's others lose none, either.")
+    return claim.judged(checks)
 
 
 def j6(evidence: Evidence) -> Finding:
@@ -41,7 +41,7 @@ def j6(evidence: Evidence) -> Finding:
         served, flat = rates[LAST] / rates[1], rates[LAST] / rates[64] - 1
         checks.append(claim.check("knee", f"{what}: workers that a server can serve", served, expected))
         checks.append(claim.check("flat", f"{what}: growth of the throughput from 64 to 100 nodes", flat))
-    return claim.judged(checks, "Workers that a server can serve: the throughput of 100 nodes over that of one.")
+    return claim.judged(checks)
 
 
 def _steps_of_others(run: Run) -> float:

@@ -34,13 +34,6 @@ EIGENVALUES = {  # of the mixing matrices of 16 nodes
     "complete": np.array([0.0] * 15 + [1.0]),
 }
 
-L8_REASON = (
-    "D-PSGD sends its messages beside the whole gradient, an all-reduce beside the backward pass alone. So D-PSGD "
-    "gains most on an all-reduce where messages take as long as a gradient. Where bandwidth is scarcer, it loses: it "
-    "sends 2 vectors in a step, a ring all-reduce 2 (p - 1) / p. With latency it gains: its step waits for one "
-    "message, an all-reduce for several in turn."
-)
-
 
 def l2(evidence: Evidence) -> Finding:
     """Compare the stationary variance of the mean model, times p, with gamma sigma^2 / (h (2 - gamma h))."""
@@ -78,13 +71,7 @@ def l3b(evidence: Evidence) -> Finding:
         for name, ratios, network in (("5 ms", best, LATE), ("10 Mbit/s", narrow, SLOW))
         for p, ratio in ratios.items()
     ]
-    reason = (
-        "Ten times holds against an all-reduce around a ring, whose 2 (p - 1) messages all pay the latency. At 1 "
-        "Gbit/s it does not hold against halving and doubling, which pays it 2 log2 p times; on 100 nodes at 10 Gbit/s "
-        "it does, by the closed form. Nor does it hold where bandwidth is scarce: there an all-reduce sends "
-        "2 (p - 1) / p vectors and a ring of neighbours 2."
-    )
-    return claim.judged(checks, reason, explained_by=why)
+    return claim.judged(checks, explained_by=why)
 
 
 def l4(evidence: Evidence) -> Finding:
@@ -113,7 +100,7 @@ def l5(evidence: Evidence) -> Finding:
     ordered = [expected[name] for name in sorted(measured, key=measured.__getitem__)]
     same = all(more >= 0.99 * less for less, more in pairwise(ordered))  # torus and hypercube have the same eigenvalues
     checks.append(holds("graphs in the order of the closed form", float(same), "1: the same order", same))
-    return CLAIMS["L5"].judged(checks, "Sixteen workers; static symmetric graphs, for which there is a closed form.")
+    return CLAIMS["L5"].judged(checks)
 
 
 def l8(evidence: Evidence) -> Finding:
@@ -126,7 +113,7 @@ def l8(evidence: Evidence) -> Finding:
             what = f"growth of the ratio of step times, from {fast:.3g} to {slow:.3g}"
             what += "" if best == values[-1] else f"; largest with {key}={best:g}: {gains[best]:.3g}"
             cells[f"{study} against {name}"] = claim.judged([claim.check("gain", what, slow / fast)])
-    return over_region(cells, L8_REASON)
+    return over_region(cells, claim.reason)
 
 
 def _gain(logged: Logged, collective: str, key: str, value: float) -> float:
