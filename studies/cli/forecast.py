@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from studies.evidence.contrast import TENTHS, Need, Pipelines
-from studies.evidence.pipeline import Missing
+from studies.evidence.contrast import TENTHS, Need
+from studies.evidence.pipeline import Missing, Pipelines
 from studies.evidence.tasks import BATCHES, TARGETS
 from studies.evidence.trial import OnDemand, Trial, TrialOutcome
 
 SAMPLE_S = {"shapes": 11e-6, "fashion": 17e-6, "resnet8": 60e-6, "text": 200e-6}  # on one core
-GUESSED_STEPS = {
-    "shapes": 4000.0,
-    "fashion": 1200.0,
-    "resnet8": 2000.0,
-}  # to the target, where there is one
+GUESSED_STEPS = {"shapes": 4000.0, "fashion": 1200.0, "resnet8": 2000.0}  # to the target, where there is one
 SLOPE, SHARPNESS = 0.3, 0.01  # of the log loss over log steps, and over the level of the rate
 
 

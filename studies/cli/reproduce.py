@@ -15,7 +15,7 @@ from dsgd.host.signals import Interruption
 from studies.cli.forecast import forecast
 from studies.cli.paper_studies import Venue, run_pipelines, run_study
 from studies.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
-from studies.evidence.contrast import Pipelines
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import TRIALS
 from studies.papers import papers
 from studies.reproduction import archive

@@ -11,7 +11,7 @@ from dsgd.cli.folders import check_writable, owned
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.host.signals import Interruption
 from dsgd.runner.configuration import configure
-from studies.yardstick.measured_table import TIMING, MeasuredRow, tables
+from studies.yardstick.measured_table import TIMING, tables
 from studies.yardstick.yardstick_page import read, write
 
 YARDSTICK = "yardstick"
@@ -29,16 +29,13 @@ def write_yardstick(results: Path, redraw: bool, interruption: Interruption) -> 
         raise ValueError(f"--redraw needs the runs of these tables in {results}, got none; without it they are made")
     with owned(results, "--results"):
         if predictions is None:
-            predictions = {
-                benchmark.key: [predicted(row, interruption) for row in benchmark.rows] for benchmark in known
-            }
+            predictions = {benchmark.key: list[float]() for benchmark in known}
+            for benchmark in known:
+                for row in benchmark.rows:
+                    interruption.check()
+                    summary = timed(composed([*TIMING, *row.overrides]))
+                    predictions[benchmark.key].append(row.predicted(summary))
         print(write(results, known, predictions))
-
-
-def predicted(row: MeasuredRow, interruption: Interruption) -> float:
-    """Return what the simulator predicts for a row. Raises ConfigError, and KeyboardInterrupt after a signal."""
-    interruption.check()
-    return row.predicted(timed(composed([*TIMING, *row.overrides])))
 
 
 def timed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from studies.evidence.contrast import Contrast, Pipelines
+from studies.evidence.contrast import Contrast
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.tasks import IMAGES
 from studies.reproduction.criterion import Statement
 from studies.reproduction.paper import Claim

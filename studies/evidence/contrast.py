@@ -7,76 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 from dsgd.report.interval import Estimate
 from studies.evidence.paired_t import REPLICATES, confidence_of, difference, ratio, replicates_wanted
 from studies.evidence.pipeline import (
     Candidate,
+    Measurement,
     Missing,
+    Pipelines,
     all_of,
     best_tuned,
     outcome_of,
-    steps_by_part,
-    steps_to,
     tuned_level,
-    tuned_steps_to,
 )
 from studies.evidence.tasks import MOST_TESTED, STEPS, contender
-from studies.evidence.trial import CLOCKS, MEASURE, TRIALS, Clock, Trial, TrialOutcome, read_clocks, read_trials
+from studies.evidence.trial import MEASURE, Clock, Trial
 from studies.reproduction.criterion import Statement
 from studies.reproduction.verdict import Check, Verdict
-
-
-class Measurement(NamedTuple):
-    """What a pipeline came to. parts: the same on each tenth of the test samples; none where it is not known."""
-
-    value: float
-    parts: tuple[float, ...] = ()
-
-    def times(self, factor: float) -> Measurement:
-        """Return it in another unit."""
-        return Measurement(factor * self.value, tuple(factor * part for part in self.parts))
-
-
-@dataclass(frozen=True)
-class Pipelines:
-    """The archive: what trials came to, and the seconds of steps. quick: one replicate is enough to be shown, though it
-    decides nothing."""
-
-    trials: dict[Trial, TrialOutcome]
-    clocks: dict[Clock, float]
-    quick: bool = False
-    _known: dict[tuple[Candidate, int, float], tuple[Measurement, float]] = field(default_factory=dict)  # T*
-
-    @staticmethod
-    def read(results: Path, quick: bool = False) -> Pipelines:
-        """Read the archive of a folder. Raises ValueError for a file that is none."""
-        return Pipelines(read_trials(results / TRIALS), read_clocks(results / CLOCKS), quick)
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Return the numbers of replicates after which a study may end."""
-        return (1, *REPLICATES) if self.quick else REPLICATES
-
-    def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[Measurement, float]:
-        """Return T* by the measured losses, and by those of tuning. Raises Missing."""
-        key = (cell, replicate, target)
-        if key not in self._known:
-            measured = steps_to(cell, replicate, target, self.trials)
-            parts = steps_by_part(cell, replicate, target, self.trials)
-            self._known[key] = Measurement(measured, parts), tuned_steps_to(cell, replicate, target, self.trials)
-        return self._known[key]
-
-    def step_s(self, clock: Clock) -> float:
-        """Return the seconds of a step. Raises Missing."""
-        if clock not in self.clocks:
-            raise Missing([clock])
-        return self.clocks[clock]
-
 
 TENTHS = 10  # parts of the test samples
 
@@ -91,7 +40,7 @@ def first_replicates(measure: Measure, pipelines: Pipelines) -> list[float]:
     return [each.value for each in made]
 
 
-def need_of_first(measure: Measure) -> Need:
+def need_of(measure: Measure) -> Need:
     """Return the need of the first replicates of a measure, which no criterion holds for too few."""
 
     def need(pipelines: Pipelines, _: int) -> None:

@@ -8,9 +8,9 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
-from studies.evidence.contrast import Pipelines, clock_of
+from studies.evidence.contrast import clock_of
 from studies.evidence.paired_t import REPLICATES, ratio
-from studies.evidence.pipeline import Candidate, Missing, all_of, crossing, losses_around
+from studies.evidence.pipeline import Candidate, Missing, Pipelines, all_of, crossing, losses_around
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
@@ -42,7 +42,7 @@ def drawn_over_levels(
     """Draw lines of `over_levels`, a panel for each task; nothing while one has none. lines: returns those of a task.
     title: behind the name of the task. level: of a line across."""
     panels = [ChartPanel(f"{task}, {title}", "test loss", y, lines(task), level=level) for task in IMAGES]
-    return chart(panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
+    return chart(*panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
 def _at(

@@ -15,20 +15,11 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.comparison.entries import FOLDERS
 from dsgd.record.reader import Run, number, read_env
-from studies.evidence.contrast import TENTHS, Need, Pipelines
+from studies.evidence.contrast import TENTHS, Need
 from studies.evidence.paired_t import REPLICATES
-from studies.evidence.pipeline import Missing, all_of
+from studies.evidence.pipeline import Missing, Pipelines, all_of
 from studies.evidence.tasks import TASKS
-from studies.evidence.trial import (
-    CLOCKS,
-    MEASURE,
-    TRIALS,
-    Clock,
-    Trial,
-    TrialOutcome,
-    write_clocks,
-    write_trials,
-)
+from studies.evidence.trial import MEASURE, Clock, Trial, TrialOutcome
 
 BATCH = 24  # trials between two writes of the archive
 CLOCK_STEPS = 512  # of each worker: the time of a step is their mean
@@ -64,8 +55,7 @@ def make_missing(
                     pipelines.trials[each] = outcome_of(each, record)
                 else:
                     pipelines.clocks[each] = step_s(record)
-            write_trials(results / TRIALS, pipelines.trials)
-            write_clocks(results / CLOCKS, pipelines.clocks)
+            pipelines.write(results)
             shutil.rmtree(folder)
 
 
@@ -85,33 +75,16 @@ def overrides_of(wanted: Trial | Clock) -> list[str]:
     if isinstance(wanted, Clock):
         timing = ["engine=sim", "engine.gradients=none", "budget.epochs=null", *ONCE]
         timing += [] if any(key.startswith("cluster=") for key in keys) else [CLUSTER]
-        jitter = [JITTER[0], f"cluster.jitter={wanted.jitter:g}"] if wanted.jitter else []
         overlap = [f"algo.overlap={str(wanted.overlap).lower()}"] if algo == "sync" else []
-        return [
-            *timing,
-            f"algo={algo}",
-            *overlap,
-            *jitter,
-            *keys,
-            f"nodes={wanted.nodes}",
-            f"budget.steps={CLOCK_STEPS}",
-            f"seed={wanted.replicate}",
-        ]
+        jitter = [JITTER[0], f"cluster.jitter={wanted.jitter:g}"] if wanted.jitter else []
+        size = [f"nodes={wanted.nodes}", f"budget.steps={CLOCK_STEPS}", f"seed={wanted.replicate}"]
+        return [*timing, f"algo={algo}", *overlap, *jitter, *keys, *size]
     measured = wanted.stage == MEASURE
     held_out = ["data.validation=0.1", f"eval.test_folds={str(measured).lower()}"]
-    return [
-        *TASKS[wanted.task],
-        f"algo={algo}",
-        f"nodes={wanted.nodes}",
-        *JITTER,
-        *keys,
-        *ONCE,
-        *held_out,
-        *([] if measured else ["data.evaluate=validation"]),
-        f"budget.steps={wanted.steps}",
-        f"optimizer.lr={wanted.rate:.6g}",
-        f"seed={wanted.seed}",
-    ]
+    held_out += [] if measured else ["data.evaluate=validation"]
+    size = [f"budget.steps={wanted.steps}", f"optimizer.lr={wanted.rate:.6g}", f"seed={wanted.seed}"]
+    head = [*TASKS[wanted.task], f"algo={algo}", f"nodes={wanted.nodes}"]
+    return [*head, *JITTER, *keys, *ONCE, *held_out, *size]
 
 
 def outcome_of(trial: Trial, run: Run) -> TrialOutcome:
@@ -121,15 +94,11 @@ def outcome_of(trial: Trial, run: Run) -> TrialOutcome:
     if run.outcome == "diverged" or math.isnan(loss):
         return TrialOutcome(math.inf, 0.0, (), commit, apart=math.inf)
     parts, accuracies = (
-        tuple(_rounded(part) for part in np.array(run.final(name)).reshape(TENTHS, -1).mean(1))
-        if trial.stage == MEASURE
-        else ()
+        tuple(map(_rounded, np.array(run.final(name)).reshape(TENTHS, -1).mean(1))) if trial.stage == MEASURE else ()
         for name in FOLD_FIELDS
     )
-    apart = number(run.metrics[-1]["pairwise_distance_median"])
-    return TrialOutcome(
-        _rounded(loss), _rounded(number(run.final("test_accuracy"))), parts, commit, accuracies, _rounded(apart)
-    )
+    accuracy, apart = number(run.final("test_accuracy")), number(run.metrics[-1]["pairwise_distance_median"])
+    return TrialOutcome(_rounded(loss), _rounded(accuracy), parts, commit, accuracies, _rounded(apart))
 
 
 def step_s(run: Run) -> float:

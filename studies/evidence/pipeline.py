@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial, TrialOutcome
+from studies.evidence.paired_t import REPLICATES
+from studies.evidence.trial import MEASURE, TUNE, Clock, Outcomes, Trial, TrialOutcome, read_archive, write_archive
 
 FEWEST, MOST = 10, 163_840  # steps of each worker; where they do not reach the target, T* is unknown
 WIDEST = 16  # levels of rates above and below the first one that are tried
@@ -65,6 +68,57 @@ class Candidate:
         return Trial(self.task, self.contender, self.nodes, stage, replicate, steps, level)
 
 
+class Measurement(NamedTuple):
+    """What a pipeline came to. parts: the same on each tenth of the test samples; none where it is not known."""
+
+    value: float
+    parts: tuple[float, ...] = ()
+
+    def times(self, factor: float) -> Measurement:
+        """Return it in another unit."""
+        return Measurement(factor * self.value, tuple(factor * part for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """The archive: what trials came to, and the seconds of steps. quick: one replicate is enough to be shown, though it
+    decides nothing."""
+
+    trials: dict[Trial, TrialOutcome]
+    clocks: dict[Clock, float]
+    quick: bool = False
+    _known: dict[tuple[Candidate, int, float], tuple[Measurement, float]] = field(default_factory=dict)  # T*
+
+    @staticmethod
+    def read(results: Path, quick: bool = False) -> Pipelines:
+        """Read the archive of a folder. Raises ValueError for a file that is none."""
+        return Pipelines(*read_archive(results), quick)
+
+    def write(self, results: Path) -> None:
+        """Write the archive into a folder."""
+        write_archive(results, self.trials, self.clocks)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the numbers of replicates after which a study may end."""
+        return (1, *REPLICATES) if self.quick else REPLICATES
+
+    def steps(self, cell: Candidate, replicate: int, target: float) -> tuple[Measurement, float]:
+        """Return T* by the measured losses, and by those of tuning. Raises Missing."""
+        key = (cell, replicate, target)
+        if key not in self._known:
+            measured = steps_to(cell, replicate, target, self.trials)
+            parts = steps_by_part(cell, replicate, target, self.trials)
+            self._known[key] = Measurement(measured, parts), tuned_steps_to(cell, replicate, target, self.trials)
+        return self._known[key]
+
+    def step_s(self, clock: Clock) -> float:
+        """Return the seconds of a step. Raises Missing."""
+        if clock not in self.clocks:
+            raise Missing([clock])
+        return self.clocks[clock]
+
+
 def steps_to(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -> float:
     """Return T*, the steps of each worker after which the measured loss is the target; infinite where MOST steps do not
     reach it, FEWEST where they do. Raises Missing."""
@@ -94,7 +148,8 @@ def tuned_steps_to(cell: Candidate, replicate: int, target: float, outcomes: Out
     """Return T* by the losses of tuning, which are of held-out samples: by it one variant of several is chosen. Where
     they do not lie on both sides of the target, by the power law of the two nearest. Raises Missing."""
     rungs = _rungs(cell, replicate, target, outcomes)
-    curve = {steps: _loss(cell.trial(TUNE, replicate, steps, level), outcomes) for steps, (level, _) in rungs.items()}
+    trials = {steps: cell.trial(TUNE, replicate, steps, level) for steps, (level, _) in rungs.items()}
+    curve = {steps: outcome_of(trial, outcomes).loss for steps, trial in trials.items()}
     steps = sorted(curve)
     few, many = next((pair for pair in pairwise(steps) if curve[pair[1]] <= target), (steps[-2], steps[-1]))
     if math.isinf(curve[few]):
@@ -132,7 +187,7 @@ def _rungs(cell: Candidate, replicate: int, target: float, outcomes: Outcomes) -
 
     def rung(steps: int, start: int, strides: Sequence[int]) -> tuple[int, float]:
         level = tuned_level(cell, replicate, steps, start, strides, outcomes)
-        return level, _loss(cell.trial(MEASURE, replicate, steps, level), outcomes)
+        return level, outcome_of(cell.trial(MEASURE, replicate, steps, level), outcomes).loss
 
     rungs = {cell.first: rung(cell.first, cell.level, (2, 1))}
     while rungs[most := max(rungs)][1] > target and 2 * most <= MOST:
@@ -152,7 +207,8 @@ def tuned_level(
     for stride in strides:
         while True:
             near = [best - stride, best, best + stride]
-            losses = _losses([cell.trial(TUNE, replicate, steps, level) for level in near], outcomes)
+            trials = (cell.trial(TUNE, replicate, steps, level) for level in near)
+            losses = [outcome.loss for outcome in all_of(partial(outcome_of, trial, outcomes) for trial in trials)]
             lowest = near[losses.index(min(losses))] if math.isfinite(min(losses)) else best - stride
             if lowest == best or abs(lowest - start) > WIDEST:
                 break
@@ -181,14 +237,3 @@ def _pair_around(curve: LossCurve, target: float) -> tuple[int, int] | None:
 def _share(curve: LossCurve, few: int, many: int, target: float) -> float:
     """Return how far from few to many steps a level is, on the axis of log steps, as a power law goes."""
     return math.log(curve[few] / target) / math.log(curve[few] / curve[many])
-
-
-def _loss(trial: Trial, outcomes: Outcomes) -> float:
-    return outcome_of(trial, outcomes).loss
-
-
-def _losses(trials: Sequence[Trial], outcomes: Outcomes) -> list[float]:
-    """Return the losses of trials. Raises Missing for those that have not been made."""
-    if missing := [trial for trial in trials if trial not in outcomes]:
-        raise Missing(missing)
-    return [outcomes[trial].loss for trial in trials]

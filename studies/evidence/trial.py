@@ -101,6 +101,17 @@ _TRIAL = [field.name for field in fields(Trial)]
 _OUTCOME = [field.name for field in fields(TrialOutcome)]
 
 
+def read_archive(results: Path) -> tuple[dict[Trial, TrialOutcome], dict[Clock, float]]:
+    """Read the trials and the seconds of steps of a folder. Raises ValueError for a file that has others."""
+    return read_trials(results / TRIALS), read_clocks(results / CLOCKS)
+
+
+def write_archive(results: Path, outcomes: Outcomes, seconds: Mapping[Clock, float]) -> None:
+    """Write the trials and the seconds of steps into a folder, each file in one step."""
+    write_trials(results / TRIALS, outcomes)
+    write_clocks(results / CLOCKS, seconds)
+
+
 def read_trials(path: Path) -> dict[Trial, TrialOutcome]:
     """Read an archive of trials; empty if there is none. Raises ValueError for a file that is no archive."""
     outcomes = {}

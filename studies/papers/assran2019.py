@@ -47,7 +47,7 @@ def steps(evidence: Evidence) -> Figure:
         for i, (name, algo, overlap) in enumerate(named)
     ]
     title = "32 nodes, ResNet-50"
-    return chart([ChartPanel(title, "bandwidth (Gbit/s)", "time of a step (virtual s)", lines, log_x=True)])
+    return chart(ChartPanel(title, "bandwidth (Gbit/s)", "time of a step (virtual s)", lines, log_x=True))
 
 
 def _step_s(evidence: Evidence, bandwidth: float, overlap: int | None = None) -> float:
@@ -60,8 +60,5 @@ def _step_s(evidence: Evidence, bandwidth: float, overlap: int | None = None) ->
 
 
 PAPER = described(
-    "assran2019",
-    Claim(CLAIMS["B3"], b3),
-    claim_on_tasks(CLAIMS["B4"], accuracies),
-    charts={"steps": steps},
+    "assran2019", Claim(CLAIMS["B3"], b3), claim_on_tasks(CLAIMS["B4"], accuracies), charts={"steps": steps}
 )

@@ -72,7 +72,7 @@ def slowest(evidence: Evidence) -> Figure:
         expected = [(p, longest(tail, p, p)) for p, _ in measured]
         lines = [line_of("simulated", "sync", measured), line_of("E[max] / E[mean]", FORMULA, expected)]
         panels.append(ChartPanel(tail, "nodes", "step (mean gradients)", lines, log_x=True))
-    return chart(panels)
+    return chart(*panels)
 
 
 def backups(evidence: Evidence) -> Figure:
@@ -86,7 +86,7 @@ def backups(evidence: Evidence) -> Figure:
         ]
         lines.append(line_of("no backups", FORMULA, [(b, 1.0) for b in BACKUPS]))
         panels.append(ChartPanel(tail, "backups", "used gradients a second, over none", lines))
-    return chart(panels)
+    return chart(*panels)
 
 
 def _of(logged: Logged, nodes: int, backups: int) -> list[Run]:

@@ -32,8 +32,8 @@ def a4(evidence: Evidence) -> Finding:
         claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(evidence["overlap"], MOST)),
         claim.check("all_reduce", f"all-reduce over {MOST} servers (ms)", all_reduce_ms),
     ]
-    others = {name: _efficiency(evidence[name], MOST) for name in ("no_overlap", "jitter")}
-    return claim.judged(checks, **others)
+    exposed, varied = (_efficiency(evidence[name], MOST) for name in ("no_overlap", "jitter"))
+    return claim.judged(checks, no_overlap=exposed, jitter=varied)
 
 
 def scaling_figure(evidence: Evidence) -> Figure:
@@ -44,7 +44,7 @@ def scaling_figure(evidence: Evidence) -> Figure:
         for variant, (name, label) in enumerate(named)
     ]
     lines.append(line_of("threshold", FORMULA, [(p, 0.85) for p in SERVERS]))
-    return chart([ChartPanel("ResNet-50, 50 Gbit/s", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True)])
+    return chart(ChartPanel("ResNet-50, 50 Gbit/s", "servers of 8 GPUs", "scaling efficiency", lines, log_x=True))
 
 
 def ruled(task: str, nodes: int, *more: str) -> Measure:

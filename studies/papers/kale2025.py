@@ -66,10 +66,8 @@ def times(evidence: Evidence) -> Figure:
     near = [replace(line, points=[at for at in line.points if at[0] in NEAR]) for line in lines[1:]]
     axis = "bandwidth (Gbit/s)"
     return chart(
-        [
-            ChartPanel("line: computing alone", axis, "hours", lines, log_x=True, log_y=True, level=COMPUTE_H),
-            ChartPanel("without data parallel", axis, "hours", near, log_x=True, level=COMPUTE_H),
-        ]
+        ChartPanel("line: computing alone", axis, "hours", lines, log_x=True, log_y=True, level=COMPUTE_H),
+        ChartPanel("without data parallel", axis, "hours", near, log_x=True, level=COMPUTE_H),
     )
 
 

@@ -50,7 +50,7 @@ def gains(evidence: Evidence) -> Figure:
         ]
         axes = (f"{METHODS[other]}; line: {level:g}", "time of a gradient (s)", "time, over that of HALoS")
         panels.append(ChartPanel(*axes, lines, log_x=True, log_y=True, level=level))
-    return chart(panels)
+    return chart(*panels)
 
 
 PAPER = described("kim2025", Claim(CLAIMS["D2"], d2), charts={"gains": gains})

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, Pipelines, samples, seconds
+from studies.evidence.contrast import Contrast, samples, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
-from studies.evidence.pipeline import Candidate
+from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import TARGETS
 from studies.papers import CLAIMS, described, studies_of
 from studies.papers.jin2016.contenders import cells
@@ -60,11 +60,7 @@ def _limits(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> str:
 
 
 def ratio_where_often(
-    evidence: Evidence,
-    often: Mapping[tuple[int, int], float],
-    p: int,
-    bound: float = OFTEN,
-    collective: str = "ring",
+    evidence: Evidence, often: Mapping[tuple[int, int], float], p: int, bound: float = OFTEN, collective: str = "ring"
 ) -> Estimate:
     """Return the largest ratio of epoch times on p nodes where AD-PSGD averages often enough. It is between two
     bandwidths: the last at which it does and the first at which it does not. The median is unknown."""
@@ -147,10 +143,8 @@ def epochs(evidence: Evidence) -> Figure:
     often = [line_of("AD-PSGD", "adpsgd", [(x, averages(evidence, b, p)) for b, x in places])]
     axis = "bandwidth (Gbit/s)"
     return chart(
-        [
-            ChartPanel(f"{p} nodes, ResNet-50", axis, "times as fast as all-reduce", faster, log_x=True),
-            ChartPanel(f"{p} nodes; line: often enough", axis, "averages per gradient", often, log_x=True, level=OFTEN),
-        ]
+        ChartPanel(f"{p} nodes, ResNet-50", axis, "times as fast as all-reduce", faster, log_x=True),
+        ChartPanel(f"{p} nodes; line: often enough", axis, "averages per gradient", often, log_x=True, level=OFTEN),
     )
 
 

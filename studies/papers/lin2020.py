@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from studies.evidence.contrast import Pipelines
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.tasks import IMAGES
 from studies.papers import CLAIMS, described
 from studies.reproduction.paper import Claim

@@ -30,7 +30,7 @@ def sent(evidence: Evidence) -> Figure:
         line_of("2 (p - 1) / p", FORMULA, [(p, 2 * (p - 1) / p) for p in measured]),
     ]
     return chart(
-        [ChartPanel("ring all-reduce, the busiest node", "nodes", "sent in an all-reduce (vectors)", lines, log_x=True)]
+        ChartPanel("ring all-reduce, the busiest node", "nodes", "sent in an all-reduce (vectors)", lines, log_x=True)
     )
 
 

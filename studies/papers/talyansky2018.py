@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import (
-    Contrast,
-    Measure,
-    accuracy,
-    accuracy_with_rate_of,
-    apart,
-    at_once,
-    constant,
-)
+from studies.evidence.contrast import Contrast, Measure, accuracy, accuracy_with_rate_of, apart, at_once, constant
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import IMAGES, MOST_TESTED, STEPS, TRAIN_SIZES, contender
@@ -209,7 +201,7 @@ def idle_figure(evidence: Evidence) -> Figure:
         line_of("delayfree", "delayfree", _idle_shares(evidence).items()),
         line_of("closed form", FORMULA, expected),
     ]
-    return chart([ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True)])
+    return chart(ChartPanel("4 machines, 1 Gbit/s, 28 MB", "tau", "idle share", lines, log_x=True))
 
 
 PAPER = described(

@@ -74,7 +74,7 @@ def speed(evidence: Evidence) -> Figure:
     """Draw how many times as fast a step is as with all-reduce."""
     faster = line_of("PowerSGD", "compressed", [(each / 1e9, speed_up(evidence, each)) for each in BANDWIDTHS])
     axes = ("bandwidth (Gbit/s)", "times as fast as all-reduce")
-    return chart([ChartPanel("rank 2, ResNet-18, 8 nodes", *axes, [faster], log_x=True, level=1.0)])
+    return chart(ChartPanel("rank 2, ResNet-18, 8 nodes", *axes, [faster], log_x=True, level=1.0))
 
 
 PAPER = described(

@@ -66,7 +66,7 @@ class ChartPanel:
     level: float | None = None
 
 
-def chart(panels: Sequence[ChartPanel], notes: Sequence[str] = ()) -> Figure:
+def chart(*panels: ChartPanel, notes: Sequence[str] = ()) -> Figure:
     """Draw panels with one legend. notes: below it."""
     figure, all_axes = make_panels(len(panels))
     handles: dict[str, Artist] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,11 +31,6 @@ class Logged:
     def values(self, key: str) -> list[Any]:
         """Return the values of a dotted key in these runs, each once, in order."""
         return list(dict.fromkeys(_setting(run, key.replace(".", "__")) for run in self.runs))
-
-
-def finals(runs: Sequence[Run], field: str) -> list[Any]:
-    """Return a field of the summary of each run."""
-    return [run.final(field) for run in runs]
 
 
 def samples_per_s(run: Run) -> float:

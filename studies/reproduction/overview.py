@@ -6,40 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsgd.record.safe_files import write_atomically
+import yaml
+
 from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.pages import QUICK, Results, measured_line, table
+from studies.reproduction.pages import QUICK, Results, measured_line, table, write_page
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import ON_A_TASK, Verdict
 
 OVERVIEW = "README.md"
 
-INTRODUCTION = """# The papers, reproduced
-
-Every claim has a threshold that was fixed before the measurements; docs/explanation/papers.md lists what changed since.
-Anybody can make the runs again: `dsgd-reproduce all`
-([docs/explanation/papers.md](../../docs/explanation/papers.md))."""
-
-HEADS = {
-    ClaimKind.LEARNING: """## Claims about learning
-
-Each is judged on two tasks: an MLP on generated images of 8 x 8 pixels (shapes), and the same MLP on Fashion-MNIST at
-14 x 14 pixels (fashion), with 1 to 128 workers and some epochs, by replicated pipelines. Claims about language models
-are judged on a third one, a small transformer on a book (text). Each page has the paper's sentence and conditions,
-ours, and whose the threshold is.
-
-PASS: reproduced on all tasks. PASS in a region: under some conditions; the page says which. FAIL: reproduced on none.
-DEPENDS ON THE TASK: reproduced on one, and not on another. INCONCLUSIVE: the measurement does not decide it. NOT
-TESTABLE HERE: a condition of the claim is absent.""",
-    ClaimKind.TIME: """## Claims about time
-
-Judged by a model of time, without training. PASS, FAIL: the threshold is met, or missed; explained: a second
-measurement shows why.""",
-    ClaimKind.EXACT: """## Exact properties
-
-Closed forms and invariants. They hold by construction, and tests hold them in many more cases: that they pass says that
-the program does what it says, not that a paper is right.""",
-}
+TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 ABOUT = {
     "shapes": "About learning, on generated images",
     "fashion": "About learning, on real images",
@@ -54,12 +30,12 @@ def write_overview(all_results: Sequence[Results], results: Path) -> str:
     entries = [(result, claim) for result in all_results for claim in result.paper.claims]
     lines = score(entries)
     quick = [QUICK] if any(result.pipelines.quick for result in all_results) else []
-    parts = [INTRODUCTION, *quick, "\n".join(f"- {line}" for line in lines)]
-    for kind, head in HEADS.items():
+    parts = [TEXTS["introduction"], *quick, "\n".join(f"- {line}" for line in lines)]
+    for kind in (ClaimKind.LEARNING, ClaimKind.TIME, ClaimKind.EXACT):
         rows = [_row(*entry) for entry in entries if entry[1].statement.kind is kind]
         if rows:
-            parts += [head, table(["", "claim", "measured", "threshold", "outcome"], rows)]
-    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
+            parts += [TEXTS[kind], table(["", "claim", "measured", "threshold", "outcome"], rows)]
+    write_page(results / OVERVIEW, parts)
     return "\n".join(lines)
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dsgd.record.reader import Run
 from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import for_markdown
 from dsgd.report.interval import Estimate
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text
-from studies.evidence.contrast import Pipelines
-from studies.evidence.pipeline import Missing
+from studies.evidence.pipeline import Missing, Pipelines
 from studies.evidence.trial import CLOCKS, TRIALS, Trial
 from studies.reproduction import archive
 from studies.reproduction.logged import Logged
-from studies.reproduction.paper import Chart, Claim, Evidence, Paper, Study
+from studies.reproduction.paper import Chart, Claim, Paper, Study
 from studies.reproduction.verdict import Check, Finding, Verdict, over_tasks
 
 MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
@@ -60,25 +58,23 @@ def write_paper(paper_results: Results, results: Path) -> None:
     paper = paper_results.paper
     known = [chart for chart in paper.charts if {*chart.studies} <= paper_results.logged.keys()]
     charts = [chart for chart in known if _draw(paper_results, chart, results)]
+    links = {claim.id: f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}" for claim in paper.claims}
+    summary = [[link, f"**{paper_results.findings[id].verdict}**"] for id, link in links.items()]
     parts = [
         f"# {paper.title}",
         paper.reference,
         paper.summary,
         QUICK if paper_results.pipelines.quick else "",
-        table(["claim", "outcome"], [_summary(paper_results, claim) for claim in paper.claims]),
+        table(["claim", "outcome"], summary),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
         *(_claim(paper_results, claim) for claim in paper.claims),
         "## Setting",
-        table(
-            ["what", "value", "status"],
-            [[assumption.what, assumption.value, assumption.status] for assumption in paper.assumptions],
-        ),
+        table(["what", "value", "status"], [[each.what, each.value, each.status] for each in paper.assumptions]),
         "## Runs",
         _runs(paper_results),
     ]
-    text = "\n\n".join(part for part in parts if part) + "\n"
-    write_atomically(page_of(paper, results), text.encode())
+    write_page(page_of(paper, results), parts)
 
 
 def _draw(paper_results: Results, chart: Chart, results: Path) -> bool:
@@ -88,14 +84,9 @@ def _draw(paper_results: Results, chart: Chart, results: Path) -> bool:
         if figure is None:
             return False
         if chart.studies:
-            figure = add_setting(figure, runs_of(chart, paper_results.logged))
+            figure = add_setting(figure, [run for name in chart.studies for run in paper_results.logged[name].runs])
         save(figure, results / _file(paper_results.paper, chart))
     return True
-
-
-def runs_of(chart: Chart, logged: Evidence) -> list[Run]:
-    """Return the runs that a figure shows."""
-    return [run for name in chart.studies for run in logged[name].runs]
 
 
 def page_of(paper: Paper, results: Path) -> Path:
@@ -108,17 +99,14 @@ def verdict_lines(paper_results: Results, claim: Claim, results: Path) -> str:
     finding = paper_results.findings[claim.id]
     measured = measured_line(finding) or finding.reason
     stated = claim.statement
-    lines = [f"{claim.id}: {stated.text}", f"{finding.verdict} (threshold: {stated.passes}): {measured}"]
-    return "\n".join([*lines, f"page: {page_of(paper_results.paper, results)}"])
+    verdict = f"{finding.verdict} (threshold: {stated.passes}): {measured}"
+    return f"{claim.id}: {stated.text}\n{verdict}\npage: {page_of(paper_results.paper, results)}"
 
 
 def measured_line(finding: Finding) -> str:
     """Return what was measured, in a cell of the table of all claims: first what decided against it."""
-    if not finding.checks:
-        return ""
-    ordered = sorted(finding.checks, key=lambda check: check.verdict is Verdict.PASS)
-    if finding.verdict is Verdict.PASS:
-        ordered = list(finding.checks)
+    passes = finding.verdict is Verdict.PASS
+    ordered = sorted(finding.checks, key=lambda check: check.verdict is Verdict.PASS and not passes)
     texts = [f"{check.what}: {shown(check.value)}" for check in ordered[:MOST_IN_CELL]]
     left = len(ordered) - len(texts)
     return "; ".join(texts) + (f"; and {left} more" if left else "")
@@ -231,7 +219,7 @@ def _trials(pipelines: Pipelines) -> str:
     for trial in sorted(pipelines.trials):
         groups[trial.task, trial.nodes].append(trial)
     lines = [
-        [task, str(nodes), str(len(of_group)), str(len({trial.replicate for trial in of_group}))]
+        [task, f"{nodes}", f"{len(of_group)}", f"{len({trial.replicate for trial in of_group})}"]
         for (task, nodes), of_group in sorted(groups.items())
     ]
     commits = ", ".join(sorted({outcome.commit for outcome in pipelines.trials.values()}))
@@ -240,16 +228,13 @@ def _trials(pipelines: Pipelines) -> str:
     return "\n\n".join([table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()])
 
 
-def _summary(paper_results: Results, claim: Claim) -> list[str]:
-    """Return the row of a claim at the head of its page."""
-    return [
-        f"[{claim.id}](#{claim.id.lower()}): {claim.statement.text}",
-        f"**{paper_results.findings[claim.id].verdict}**",
-    ]
-
-
 def _file(paper: Paper, chart: Chart) -> str:
     return f"{paper.key}_{chart.name}.png"
+
+
+def write_page(path: Path, parts: Iterable[str]) -> None:
+    """Write a page of Markdown of its parts, without those that are empty."""
+    write_atomically(path, ("\n\n".join(part for part in parts if part) + "\n").encode())
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

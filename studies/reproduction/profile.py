@@ -51,7 +51,7 @@ def profile_figure(profiles: Sequence[Profile]) -> Figure:
         for i, profile in enumerate(profiles)
     ]
     panel = ChartPanel("", "times the best time to the target", "share of the settings", lines, log_x=True)
-    return chart([panel], [f"{len(profiles[0].factors)} settings"])
+    return chart(panel, notes=[f"{len(profiles[0].factors)} settings"])
 
 
 def _steps(profile: Profile) -> list[tuple[float, Estimate]]:

@@ -15,8 +15,8 @@ from dsgd.report.sheet import panels
 from dsgd.report.style import add_legend, annotate, curve_style, drawing, save
 from studies.reproduction.archive import reading
 from studies.reproduction.overview import OVERVIEW
-from studies.reproduction.pages import table
-from studies.yardstick.measured_table import EXPLAINED, MeasuredTable, error, percentile
+from studies.reproduction.pages import table, write_page
+from studies.yardstick.measured_table import EXPLAINED, MeasuredRow, MeasuredTable, error, percentile
 
 FIGURE, PREDICTED = "predicted.png", "predicted.json"
 SHARES = {"median": 0.5, "90th percentile": 0.9, "worst": 1.0}
@@ -47,17 +47,19 @@ def read(results: Path, tables: Sequence[MeasuredTable]) -> Predictions | None:
 
 def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictions) -> str:
     """Write page, figure and predictions into an existing folder. Returns the result in one line."""
+    pairs = {each.key: list(zip(each.rows, predictions[each.key], strict=True)) for each in tables}
     rows = [
-        {"table": benchmark.key, "row": row.name, "measured": row.measured, "predicted": value, "command": row.command}
-        for benchmark in tables
-        for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)
+        {"table": key, "row": row.name, "measured": row.measured, "predicted": value, "command": row.command}
+        for key, of_table in pairs.items()
+        for row, value in of_table
     ]
     write_atomically(results / PREDICTED, ("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n").encode())
     with drawing("double", log=("x", "y")):
         save(_figure(tables, predictions), results / FIGURE)
-    errors = {benchmark.key: _errors(benchmark, predictions) for benchmark in tables}
+    errors = {key: [error(row.measured, value) for row, value in of_table] for key, of_table in pairs.items()}
     everything = [value for values in errors.values() for value in values]
-    score = f"{len(everything)} rows: relative error {_shares(everything)}"
+    shares = ", ".join(f"{name} {percentile(everything, share):.1%}" for name, share in SHARES.items())
+    score = f"{len(everything)} rows: relative error {shares}"
     constants = [constant for benchmark in tables for constant in benchmark.fitted]
     overview = [[f"[{benchmark.title}](#{benchmark.key})", *_row_of(errors[benchmark.key])] for benchmark in tables]
     parts = [
@@ -67,21 +69,18 @@ def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictio
         table(["table", "rows", *SHARES, f"above {EXPLAINED:.0%}"], [*overview, ["all", *_row_of(everything)]]),
         "## Fitted constants",
         f"{len(constants)}, all named here; every other number is the source's, a standard's, or called assumed.",
-        table(
-            ["constant", "value", "fitted on", "why"],
-            [[each.name, each.value, each.rows, each.why] for each in constants],
-        ),
-        *(_section(benchmark, predictions[benchmark.key]) for benchmark in tables),
+        table(["constant", "value", "fitted on", "why"], [list(vars(each).values()) for each in constants]),
+        *(part for benchmark in tables for part in _section(benchmark, pairs[benchmark.key])),
     ]
-    write_atomically(results / OVERVIEW, ("\n\n".join(parts) + "\n").encode())
+    write_page(results / OVERVIEW, parts)
     return score
 
 
-def _section(benchmark: MeasuredTable, values: Sequence[float]) -> str:
-    """Return the section of a table: where it is from, what was given, row by row."""
+def _section(benchmark: MeasuredTable, pairs: Sequence[tuple[MeasuredRow, float]]) -> list[str]:
+    """Return the parts of the section of a table: where it is from, what was given, row by row."""
     reasons: list[str] = []
     lines = []
-    for row, value in zip(benchmark.rows, values, strict=True):
+    for row, value in pairs:
         wrong = error(row.measured, value)
         note = ""
         if abs(wrong) > EXPLAINED:
@@ -89,7 +88,7 @@ def _section(benchmark: MeasuredTable, values: Sequence[float]) -> str:
                 reasons.append(row.reason)
             note = f"({reasons.index(row.reason) + 1})" if row.reason else "unexplained"
         lines.append([row.name, f"{row.measured:g}", f"{value:.4g}", f"{wrong:+.1%}", note])
-    parts = [
+    return [
         f'<a id="{benchmark.key}"></a>\n\n## {benchmark.title}',
         f"{benchmark.source}.",
         f"Given: {benchmark.given}",
@@ -97,20 +96,11 @@ def _section(benchmark: MeasuredTable, values: Sequence[float]) -> str:
         table(["row", f"measured ({benchmark.unit})", "predicted", "error", ""], lines),
         *(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1)),
     ]
-    return "\n\n".join(part for part in parts if part)
-
-
-def _errors(benchmark: MeasuredTable, predictions: Predictions) -> list[float]:
-    return [error(row.measured, value) for row, value in zip(benchmark.rows, predictions[benchmark.key], strict=True)]
 
 
 def _row_of(errors: Sequence[float]) -> list[str]:
     above = sum(abs(value) > EXPLAINED for value in errors)
     return [str(len(errors)), *(f"{percentile(errors, share):.1%}" for share in SHARES.values()), str(above)]
-
-
-def _shares(errors: Sequence[float]) -> str:
-    return ", ".join(f"{name} {percentile(errors, share):.1%}" for name, share in SHARES.items())
 
 
 def _figure(tables: Sequence[MeasuredTable], predictions: Predictions) -> Figure:

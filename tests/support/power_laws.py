@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from studies.evidence.contrast import TENTHS, Pipelines
+from studies.evidence.contrast import TENTHS
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.tasks import TARGETS
 from studies.evidence.trial import Clock, OnDemand, Trial, TrialOutcome
 

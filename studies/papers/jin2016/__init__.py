@@ -15,7 +15,7 @@ PAPER = described(
         "steps": charts.steps_over_nodes,
         "levels": charts.ratio_over_levels,
         "profile": charts.profile,
-        "server": charts.server_throughput,
+        "server": claims.server_throughput,
     },
     shown={"steps": charts.STEPS_SHOWN},
 )

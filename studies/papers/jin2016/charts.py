@@ -1,4 +1,4 @@
-"""The figures: T* over the number of nodes and the level of loss, the profile, and the server."""
+"""The figures of pipelines: T* over the number of nodes and the level of loss, and the profile."""
 
 from __future__ import annotations
 
@@ -8,46 +8,25 @@ from statistics import geometric_mean
 
 from matplotlib.figure import Figure
 
-from studies.evidence.contrast import Pipelines, need_of_first, steps
+from studies.evidence.contrast import need_of, steps
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
-from studies.evidence.pipeline import Candidate, Missing
+from studies.evidence.pipeline import Candidate, Missing, Pipelines
 from studies.evidence.tasks import BATCHES, IMAGES, TARGETS
-from studies.papers.jin2016.claims import BYTES_PER_S, GRADIENT_S, MESSAGE
-from studies.papers.jin2016.contenders import (
-    ALL_REDUCE,
-    CURVED,
-    DRAWN,
-    FEW,
-    JITTERS,
-    LARGER,
-    MANY,
-    VARIANTS,
-    cell_of,
-    drawn,
-    race,
-)
-from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
-from studies.reproduction.logged import samples_per_s
-from studies.reproduction.paper import Evidence
+from studies.papers.jin2016.contenders import ALL_REDUCE, CELLS, FEW, MANY, VARIANTS, cell_of, race
+from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 from studies.reproduction.profile import Scores, profile_figure, profiles
 
-
-def server_throughput(evidence: Evidence) -> Figure:
-    """Draw the samples per second behind one server against the number of nodes."""
-    easgd, downpour = evidence["served_easgd"], evidence["served_downpour"].runs
-    served = [(f"easgd, tau = {tau}", easgd.where(algo__tau=tau), i) for i, tau in enumerate((1, 10))]
-    lines = [
-        line_of(label, label.partition(",")[0], [(float(run.setting("nodes")), samples_per_s(run)) for run in runs], i)
-        for label, runs, i in (*served, ("downpour", downpour, 0))
-    ]
-    batch = downpour[0].setting("batch_size")
-    bound = [(p, batch * BYTES_PER_S / MESSAGE) for p in (1.0, 100.0)]
-    lines.append(line_of("port of the server, tau = 1", FORMULA, bound))
-    lines.append(line_of("no communication", FORMULA, [(p, p * batch / GRADIENT_S) for p in (1.0, 100.0)]))
-    return chart(
-        [ChartPanel("10 Gbit/s, 46.8 MB", "nodes", "samples per virtual second", lines, log_x=True, log_y=True)]
-    )
+DRAWN = {  # contenders of the figures, with their labels, algorithms and line styles
+    "sync": ("all-reduce", "sync", 0),
+    "dpsgd": ("D-PSGD", "dpsgd", 0),
+    "easgd tau=1": ("EASGD, tau = 1", "easgd", 0),
+    "easgd tau=10 alpha=0.5": ("EASGD, tau = 10", "easgd", 1),
+    "gossip mode=pull tau=1": ("gossip, tau = 1", "gossip", 0),
+    "gossip mode=pull tau=10": ("gossip, tau = 10", "gossip", 1),
+}
+LARGER = 4  # times the batch, in the second row of the figure over nodes
+CURVED = 8  # nodes of the figure over the level of loss
 
 
 def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
@@ -57,7 +36,7 @@ def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
         of_size = [_steps_panel(pipelines, task, larger) for task in IMAGES]
         if all(any(len(line.points) >= len(FEW) for line in panel.lines) for panel in of_size):
             panels += of_size
-    return chart(panels) if panels else None
+    return chart(*panels) if panels else None
 
 
 def _steps_panel(pipelines: Pipelines, task: str, larger: int) -> ChartPanel:
@@ -74,6 +53,14 @@ def _steps_panel(pipelines: Pipelines, task: str, larger: int) -> ChartPanel:
             lines.append(ChartLine(label, algo, points, variant))
     title = f"{task}, batch {larger * BATCHES[task]}"
     return ChartPanel(title, "nodes", "steps of each worker to the target", lines, log_x=True, log_y=True)
+
+
+def drawn(larger: int) -> list[tuple[str, int]]:
+    """Return the contenders of the figure over nodes, each with every number of nodes. larger: so many times the batch,
+    with few nodes alone and without what is late with few."""
+    if larger > 1:
+        return [(name, nodes) for name in DRAWN if not name.endswith("tau=1") for nodes in FEW]
+    return [(name, nodes) for name in DRAWN for nodes in (*FEW, *MANY) if nodes in FEW or name != "easgd tau=1"]
 
 
 def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
@@ -94,7 +81,7 @@ def profile(pipelines: Pipelines) -> Figure | None:
     """Draw in which share of the settings each algorithm is within a factor of the soonest."""
 
     def settings(task: str) -> list[Scores]:
-        cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter in JITTERS for overlap in (True, False))
+        cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter, overlap in CELLS)
         return [scores for cell in cells if (scores := _seconds(pipelines, task, *cell))]
 
     by_task = [settings(task) for task in IMAGES]
@@ -123,7 +110,7 @@ def _known(pipelines: Pipelines, cell: Candidate) -> list[float]:
 
 
 STEPS_SHOWN = tuple(
-    need_of_first(steps(cell_of(task, nodes, name, larger), TARGETS[task]))
+    need_of(steps(cell_of(task, nodes, name, larger), TARGETS[task]))
     for larger in (1, LARGER)
     for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
     for task in IMAGES

@@ -1,11 +1,13 @@
-"""Judge the exact claims of Jin et al. from the logged runs."""
+"""Judge the exact claims of Jin et al. from the logged runs, and draw the throughput of a server."""
 
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from studies.papers import CLAIMS
+from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
 from studies.reproduction.logged import samples_per_s
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding
@@ -42,6 +44,21 @@ def j6(evidence: Evidence) -> Finding:
         checks.append(claim.check("knee", f"{what}: workers that a server can serve", served, expected))
         checks.append(claim.check("flat", f"{what}: growth of the throughput from 64 to 100 nodes", flat))
     return claim.judged(checks)
+
+
+def server_throughput(evidence: Evidence) -> Figure:
+    """Draw the samples per second behind one server against the number of nodes."""
+    easgd, downpour = evidence["served_easgd"], evidence["served_downpour"].runs
+    served = [(f"easgd, tau = {tau}", easgd.where(algo__tau=tau), i) for i, tau in enumerate((1, 10))]
+    lines = [
+        line_of(label, label.partition(",")[0], [(float(run.setting("nodes")), samples_per_s(run)) for run in runs], i)
+        for label, runs, i in (*served, ("downpour", downpour, 0))
+    ]
+    batch = downpour[0].setting("batch_size")
+    bound = [(p, batch * BYTES_PER_S / MESSAGE) for p in (1.0, 100.0)]
+    lines.append(line_of("port of the server, tau = 1", FORMULA, bound))
+    lines.append(line_of("no communication", FORMULA, [(p, p * batch / GRADIENT_S) for p in (1.0, 100.0)]))
+    return chart(ChartPanel("10 Gbit/s, 46.8 MB", "nodes", "samples per virtual second", lines, log_x=True, log_y=True))
 
 
 def _steps_of_others(run: Run) -> float:

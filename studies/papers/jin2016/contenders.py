@@ -9,26 +9,14 @@ from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import BATCHES, FIRST, TARGETS
 
 FEW, MANY = (4, 8, 16), (32, 64, 100)
-AROUND = (16, 64)  # the crossover
-LAST = 100  # nodes of the losses that are compared
-LONG = {"shapes": 5120, "fashion": 1280}  # steps of them
-JITTERS = (0.0, 0.1, 0.3, 1.0)
+LAST = 100  # nodes where the ends are compared
+CELLS = [(jitter, overlap) for jitter in (0.0, 0.1, 0.3, 1.0) for overlap in (True, False)]  # of the maps
 ALL_REDUCE = "sync"
 VARIANTS = {
     "easgd": ("easgd tau=1", "easgd tau=10", "easgd tau=10 alpha=0.5"),
     "gossip": tuple(f"gossip mode={mode} tau={tau}" for mode in ("pull", "push") for tau in (1, 10)),
 }
 ON_MANY = {"easgd": ("easgd tau=10 alpha=0.5",), "gossip": ("gossip mode=pull tau=1", "gossip mode=pull tau=10")}
-DRAWN = {  # contenders of the figures, with their labels, algorithms and line styles
-    "sync": ("all-reduce", "sync", 0),
-    "dpsgd": ("D-PSGD", "dpsgd", 0),
-    "easgd tau=1": ("EASGD, tau = 1", "easgd", 0),
-    "easgd tau=10 alpha=0.5": ("EASGD, tau = 10", "easgd", 1),
-    "gossip mode=pull tau=1": ("gossip, tau = 1", "gossip", 0),
-    "gossip mode=pull tau=10": ("gossip, tau = 10", "gossip", 1),
-}
-LARGER = 4  # times the batch, in the second row of the figure over nodes
-CURVED = 8  # nodes of the figure over the level of loss
 # numbers of steps that are tried first, a factor of four below T* where that is dear
 FIRST_EXACT = {4: 640, 8: 160, 16: 320, 32: 160, 64: 160, 100: 160}
 FIRST_LOCAL = {4: 640, 8: 160, 16: 640}
@@ -47,14 +35,6 @@ def cell_of(task: str, nodes: int, name: str, larger: int = 1) -> Candidate:
     """Return the candidate of a contender. larger: so many times the batch."""
     (cell,) = [cell for cell in cells(task, nodes, name.split()[0]) if cell.contender == name]
     return cell if larger == 1 else replace(cell, contender=f"{name} batch_size={larger * BATCHES[task]}")
-
-
-def drawn(larger: int) -> list[tuple[str, int]]:
-    """Return the contenders of the figure over nodes, each with every number of nodes. larger: so many times the batch,
-    with few nodes alone and without what is late with few."""
-    if larger > 1:
-        return [(name, nodes) for name in DRAWN if not name.endswith("tau=1") for nodes in FEW]
-    return [(name, nodes) for name in DRAWN for nodes in (*FEW, *MANY) if nodes in FEW or name != "easgd tau=1"]
 
 
 def race(criterion: str, task: str, nodes: int, algo: str, overlap: bool, jitter: float) -> Contrast:

@@ -7,25 +7,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from studies.evidence.claim import checks_of, claim_on_tasks
-from studies.evidence.contrast import Contrast, Need, Pipelines, loss, samples
-from studies.evidence.pipeline import Candidate
+from studies.evidence.contrast import Contrast, Need, loss, samples
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.papers import CLAIMS
 from studies.papers.jin2016 import remarks
-from studies.papers.jin2016.contenders import (
-    ALL_REDUCE,
-    AROUND,
-    FEW,
-    FIRST_LOCAL,
-    JITTERS,
-    LAST,
-    LONG,
-    VARIANTS,
-    cells,
-    race,
-)
+from studies.papers.jin2016.contenders import ALL_REDUCE, CELLS, FEW, LAST, VARIANTS, cell_of, cells, race
 from studies.reproduction.paper import Claim
 from studies.reproduction.verdict import NEARNESS, Check, Finding, nearness_above, over_region
+
+AROUND = (16, 64)  # nodes around the crossover
+LONG = {"shapes": 5120, "fashion": 1280}  # steps after which losses are compared
 
 
 def over_map(judge: Callable[[bool, float], Finding], reason: str = "") -> Finding:
@@ -33,8 +25,7 @@ def over_map(judge: Callable[[bool, float], Finding], reason: str = "") -> Findi
     return over_region(
         {
             f"jitter {100 * jitter:.0f} %, {'overlap' if overlap else 'no overlap'}": judge(overlap, jitter)
-            for jitter in JITTERS
-            for overlap in (True, False)
+            for jitter, overlap in CELLS
         },
         reason,
     )
@@ -85,9 +76,7 @@ def periods(task: str, nodes: int = 8) -> list[Contrast]:
     """Compare the samples to the target with tau = 10 and with 1."""
 
     def compare(name: str) -> Contrast:
-        seldom, often = (
-            samples(Candidate(task, f"{name} tau={tau}", nodes, FIRST_LOCAL[nodes]), TARGETS[task]) for tau in (10, 1)
-        )
+        seldom, often = (samples(cell_of(task, nodes, f"{name} tau={tau}"), TARGETS[task]) for tau in (10, 1))
         return Contrast("samples", f"{name}: samples to the target, tau = 10 over tau = 1", seldom, often)
 
     return [compare(name) for name in ("easgd", "gossip mode=pull", "gossip mode=push")]
@@ -98,8 +87,7 @@ def _map_needs(id: str, where: Sequence[tuple[str, int]]) -> tuple[Need, ...]:
         partial(race(criterion, task, nodes, algo, overlap, jitter).need, CLAIMS[id], 2)
         for task in IMAGES
         for criterion, nodes in where
-        for jitter in JITTERS
-        for overlap in (True, False)
+        for jitter, overlap in CELLS
         for algo in VARIANTS
     )
 

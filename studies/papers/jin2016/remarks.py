@@ -10,18 +10,9 @@ from itertools import chain
 from operator import truediv
 from statistics import geometric_mean, linear_regression
 
-from studies.evidence.contrast import (
-    Measure,
-    Measurement,
-    Pipelines,
-    at_once,
-    first_replicates,
-    need_of_first,
-    seconds,
-    steps,
-)
+from studies.evidence.contrast import Measure, at_once, first_replicates, need_of, seconds, steps
 from studies.evidence.paired_t import interval_of
-from studies.evidence.pipeline import Candidate, Missing, crossing, deepest, outcome_of
+from studies.evidence.pipeline import Candidate, Measurement, Missing, Pipelines, crossing, deepest, outcome_of
 from studies.evidence.tasks import IMAGES, TARGETS, contender
 from studies.papers.jin2016.contenders import ALL_REDUCE, FEW, LAST, MANY, ON_MANY, VARIANTS, cell_of, race
 from studies.reproduction.pages import shown
@@ -144,7 +135,7 @@ def _texts(ratios: Mapping[str, Measure], pipelines: Pipelines) -> str:
 
 
 NEEDS = tuple(
-    need_of_first(measure)
+    need_of(measure)
     for measure in (
         *(_lost_by_jitter(task, name) for task in IMAGES for name in LOCAL),
         *(_spot_race(name) for name in SPOT_RIVALS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studies.papers import CLAIMS, described
-from studies.papers.lian2017 import charts, claims, learning
+from studies.papers.lian2017 import claims, learning
 from studies.reproduction.paper import Claim
 
 PAPER = described(
@@ -18,10 +18,10 @@ PAPER = described(
     learning.L7,
     Claim(CLAIMS["L8"], claims.l8),
     charts={
-        "step_time": charts.step_time,
-        "networks": charts.networks,
+        "step_time": claims.step_time,
+        "networks": claims.networks,
         "levels": learning.over_loss,
-        "consensus": charts.consensus,
+        "consensus": claims.consensus,
     },
     shown={"levels": learning.SLOW_FEW},
 )

@@ -1,15 +1,18 @@
-"""Judge the claims of Lian et al. about times, and the exact ones, from the logged runs."""
+"""Judge the claims of Lian et al. about times, and the exact ones, and draw the figures, from the logged runs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from studies.papers import CLAIMS, studies_of
-from studies.reproduction.logged import Logged
+from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
+from studies.reproduction.logged import Logged, step_s
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding, holds, over_region
 
@@ -19,6 +22,7 @@ AXES = {  # of L8: the key that changes, and its values, the fastest network fir
     name: (key, STUDIES[name].numbers(key))
     for name, key in (("bandwidth", "cluster.bandwidth"), ("latency", "cluster.latency_s"))
 }
+COMMUNICATION = ("all_reduce_alone", "neighbours_alone")  # with gradients that take no time
 COLLECTIVES = {"star": "a server", "ring": "a ring all-reduce", "best": "the best all-reduce"}
 LATE, SLOW = "lian2017_5ms", "lian2017_10mbit"
 NETWORKS = {SLOW: (1e-3, 1e7 / 8), LATE: (5e-3, 1e9 / 8)}  # latency in s, bytes/s
@@ -33,6 +37,7 @@ EIGENVALUES = {  # of the mixing matrices of 16 nodes
     "hypercube": np.repeat(1 - 2 * np.arange(5) / 5, [1, 4, 6, 4, 1]),
     "complete": np.array([0.0] * 15 + [1.0]),
 }
+TIMES = "times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"
 
 
 def l2(evidence: Evidence) -> Finding:
@@ -51,14 +56,15 @@ def l3b(evidence: Evidence) -> Finding:
     """Compare D-PSGD on a ring with all-reduce: around a ring, and by the fastest of the usual collectives."""
     claim = CLAIMS["L3b"]
     ring, best, narrow = (
-        {p: _communication_ratio(evidence, network, p, collective) for p in NODES}
+        {p: _ratio(evidence, COMMUNICATION, network, p, collective) for p in NODES}
         for network, collective in ((LATE, "ring"), (LATE, "best"), (SLOW, "best"))
     )
     checks = [
         claim.check("ring", f"5 ms, ring all-reduce, p = {p}: ratio of communication times", ratio, _formula(LATE, p))
         for p, ratio in ring.items()
     ]
-    few, steps = max(ring[p] for p in NODES if p <= 32), max(_step_ratio(evidence, LATE, p, "ring") for p in NODES)
+    few = max(ring[p] for p in NODES if p <= 32)
+    steps = max(_ratio(evidence, ("centralised", "decentralised"), LATE, p, "ring") for p in NODES)
     largest = "best all-reduce: largest ratio of communication times"
     checks += [
         claim.check("messages", "5 ms, ring all-reduce, p <= 32: largest of these", few),
@@ -123,17 +129,9 @@ def _gain(logged: Logged, collective: str, key: str, value: float) -> float:
     return central / decentralised
 
 
-def _step_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:
-    """Return how many times as long a step of centralised SGD takes as one of D-PSGD, gradients included."""
-    return _ratio(evidence["centralised"], evidence["decentralised"], cluster, nodes, collective)
-
-
-def _communication_ratio(evidence: Evidence, cluster: str, nodes: int, collective: str) -> float:
-    """Return the same for gradients that take no time."""
-    return _ratio(evidence["all_reduce_alone"], evidence["neighbours_alone"], cluster, nodes, collective)
-
-
-def _ratio(central: Logged, peers: Logged, cluster: str, nodes: int, collective: str) -> float:
+def _ratio(evidence: Evidence, studies: tuple[str, str], cluster: str, nodes: int, collective: str) -> float:
+    """Return how many times as long a step of centralised SGD takes as one of D-PSGD. studies: of both."""
+    central, peers = (evidence[name] for name in studies)
     with_all_reduce = central.run(cluster__name=cluster, nodes=nodes, cluster__collective=collective)
     return with_all_reduce.final("time_s") / peers.run(cluster__name=cluster, nodes=nodes).final("time_s")
 
@@ -173,3 +171,48 @@ def consensus_distance(eigenvalues: np.ndarray) -> float:
     1 / (1 - (lambda_k - gamma)^2) over all eigenvalues of the mixing matrix but the largest, for curvature 1."""
     others = np.sort(eigenvalues)[:-1]
     return float(LR**2 * NOISE**2 / len(eigenvalues) * np.sum(1 / (1 - (others - LR) ** 2)))
+
+
+def step_time(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the number of nodes, on both networks."""
+    panels = []
+    for cluster, title in ((SLOW, "10 Mbit/s"), (LATE, "5 ms")):
+        runs = [run for name in ("centralised", "decentralised") for run in evidence[name].where(cluster__name=cluster)]
+        panels.append(_step_times(title, "nodes", runs, "nodes"))
+    return chart(*panels, notes=[TIMES])
+
+
+def networks(evidence: Evidence) -> Figure:
+    """Draw the time of a step against the bandwidth, and against the latency, as the paper does of an epoch."""
+    units = {"bandwidth": ("0.1 ms", "bandwidth (Mbit/s)", 1e6), "latency": ("1 Gbit/s", "latency (ms)", 1e-3)}
+    panels = []
+    for study, (key, _) in AXES.items():
+        title, label, unit = units[study]
+        panels.append(_step_times(title, label, evidence[study].runs, key, unit))
+    return chart(*panels, notes=[f"8 nodes; {TIMES}"])
+
+
+def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: float = 1) -> ChartPanel:
+    """Return the time of a step against a setting, in this unit, for each way of communicating."""
+    lines = []
+    for variant, name in enumerate(dict.fromkeys(map(_called, runs))):
+        way = [run for run in runs if _called(run) == name]
+        points = {run.setting(key) / unit: step_s(run) for run in way}  # D-PSGD's are the same with every collective
+        lines.append(line_of(name, way[0].algorithm, sorted(points.items()), variant))
+    return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
+
+
+def consensus(evidence: Evidence) -> Figure:
+    """Draw the consensus distance on each graph against its closed form."""
+    expected = {name: consensus_distance(eigenvalues) for name, eigenvalues in EIGENVALUES.items()}
+    measured = sorted((expected[name], measured_distance(evidence, name)) for name in EIGENVALUES)
+    lines = [line_of("measured", "dpsgd", measured), line_of("closed form", FORMULA, [(x, x) for x, _ in measured])]
+    axes = ("closed form", "squared consensus distance\nper coordinate")
+    return chart(ChartPanel("16 nodes: complete, hypercube, torus, ring", *axes, lines))
+
+
+def _called(run: Run) -> str:
+    """Name a way of communicating: D-PSGD on a ring, or the collective."""
+    return (
+        "D-PSGD, ring" if run.algorithm == "dpsgd" else f"{run.setting('cluster.collective').replace('_', ' ')} (sync)"
+    )

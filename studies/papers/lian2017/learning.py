@@ -9,9 +9,9 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, Pipelines, loss_at_end, seconds
+from studies.evidence.contrast import Contrast, loss_at_end, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
-from studies.evidence.pipeline import Candidate
+from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import FIRST, IMAGES, TARGETS
 from studies.papers import CLAIMS
 from studies.papers.jin2016.contenders import FEW, MANY, cells

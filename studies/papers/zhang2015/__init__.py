@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from studies.papers import CLAIMS, described
-from studies.papers.zhang2015 import charts, claims, learning
+from studies.papers.zhang2015 import claims, learning
 from studies.reproduction.paper import Claim
 
 PAPER = described(
@@ -14,5 +14,5 @@ PAPER = described(
     learning.E4,
     Claim(CLAIMS["E5"], claims.e5),
     Claim(CLAIMS["E6"], claims.e6),
-    charts={"stability": charts.stability_figure, "admm": charts.admm_figure},
+    charts={"stability": claims.stability_figure, "admm": claims.admm_figure},
 )

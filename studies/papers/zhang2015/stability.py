@@ -79,10 +79,6 @@ def growth_per_step(run: Run) -> float:
     marks = [(number(mark.get("epoch")), number(mark.get("test_loss"))) for mark in run.metrics]
     marks = [(step, loss) for step, loss in marks if loss > 0]  # an epoch of the quadratic is a step of each worker
     ends = [round(i * len(marks) / WINDOWS) for i in range(WINDOWS + 1)]
-    peaks = [max(marks[start:end], key=_loss) for start, end in pairwise(ends)]
+    peaks = [max(marks[start:end], key=lambda mark: mark[1]) for start, end in pairwise(ends)]
     (first, early), (last, late) = peaks[1], peaks[-1]
     return math.exp(0.5 * math.log(late / early) / (last - first))
-
-
-def _loss(mark: tuple[float, float]) -> float:
-    return mark[1]

@@ -33,7 +33,7 @@ def seen(found: Evidence) -> Finding:
 
 def drawn(found: Evidence) -> Figure:
     points = [(float(run.nodes or 0), exactly(run.final("time_s"))) for run in found["steps"].runs]
-    return chart([ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)])])
+    return chart(ChartPanel("", "nodes", "time (virtual s)", [ChartLine("sync", "sync", points)]))
 
 
 def statement(id: str, kind: ClaimKind, text: str, passes: str, study: str) -> Statement:

@@ -10,8 +10,8 @@ import pytest
 from dsgd.comparison.entries import FOLDERS
 from dsgd.runner.plan import plan_run
 from studies.cli.reproduce import main
-from studies.evidence.contrast import Pipelines
 from studies.evidence.make_trials import missing_of, overrides_of
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import Trial
 from studies.papers import papers
 from studies.reproduction.paper import Paper

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from studies.evidence.contrast import Pipelines
 from studies.evidence.make_trials import missing_of, overrides_of
+from studies.evidence.pipeline import Pipelines
 from studies.papers import papers
 from studies.yardstick.measured_table import TIMING, tables
 

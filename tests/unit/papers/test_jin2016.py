@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 
 from dsgd.report.style import drawing
-from studies.evidence.contrast import Pipelines
-from studies.evidence.pipeline import Missing
+from studies.evidence.pipeline import Missing, Pipelines
 from studies.evidence.trial import Clock, Trial
 from studies.papers import jin2016
 from studies.papers.jin2016 import charts

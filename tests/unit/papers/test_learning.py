@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from studies.cli.forecast import forecast
-from studies.evidence.contrast import Pipelines
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import Clock, Trial
 from studies.papers import papers
 from studies.reproduction.criterion import ClaimKind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from studies.evidence.contrast import Pipelines
+from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import write_trials
 from studies.papers import CLAIMS
 from studies.papers.jin2016.learning import periods

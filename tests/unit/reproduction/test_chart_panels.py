@@ -14,7 +14,7 @@ from tests.support.arrows import direction
 
 def drawn(lines: list[ChartLine], log_x: bool = False) -> Figure:
     with drawing():
-        return chart([ChartPanel("title", "x", "y", lines, log_x=log_x)])
+        return chart(ChartPanel("title", "x", "y", lines, log_x=log_x))
 
 
 def test_a_logarithmic_axis_invents_no_start() -> None:

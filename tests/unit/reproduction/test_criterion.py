@@ -96,7 +96,7 @@ def test_an_exact_property_needs_no_sentence(tmp_path: Path) -> None:
     [
         (
             WHOLE.replace("source", "sauce"),
-            "X1 must have claim, criteria, here, kind, need, passes, published, source",
+            "X1 must have claim, criteria, here, kind, need, passes, published, reason, source, studies",
         ),
         (WHOLE.replace("  there:", "  where:"), "X1 must have claim, .* there, threshold_of, got"),
         (

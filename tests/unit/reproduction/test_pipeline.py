@@ -11,9 +11,19 @@ from statistics import fmean
 import pytest
 
 from dsgd.report.interval import Estimate
-from studies.evidence.contrast import Contrast, Measurement, Pipelines
+from studies.evidence.contrast import Contrast
 from studies.evidence.paired_t import confidence_of, difference, ratio, replicates_wanted, t_quantile
-from studies.evidence.pipeline import Candidate, Missing, crossing, losses_around, steps_by_part, steps_to, tuned_level
+from studies.evidence.pipeline import (
+    Candidate,
+    Measurement,
+    Missing,
+    Pipelines,
+    crossing,
+    losses_around,
+    steps_by_part,
+    steps_to,
+    tuned_level,
+)
 from studies.evidence.trial import MEASURE, TUNE, Trial, TrialOutcome
 from tests.support.power_laws import TARGET, PowerLaw, Training
 
