@@ -41,7 +41,7 @@ def first_replicates(measure: Measure, pipelines: Pipelines) -> list[float]:
 
 
 def need_of(measure: Measure) -> Need:
-    """Return the need of the first replicates of a measure, which no criterion holds for too few."""
+    """Return the need of a measure that no criterion judges: its first replicates."""
 
     def need(pipelines: Pipelines, _: int) -> None:
         first_replicates(measure, pipelines)
@@ -56,7 +56,7 @@ def steps(cell: Candidate, target: float) -> Measure:
 
 def samples(cell: Candidate, target: float) -> Measure:
     """Measure the samples of all workers to a target, in batches of one worker."""
-    return lambda pipelines, replicate: pipelines.steps(cell, replicate, target)[0].times(cell.nodes)
+    return lambda pipelines, replicate: steps(cell, target)(pipelines, replicate).times(cell.nodes)
 
 
 def seconds(variants: Sequence[Candidate], target: float, overlap: bool = True, jitter: float = 0.0) -> Measure:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from matplotlib.figure import Figure
 
 from dsgd.report.interval import Estimate
 from studies.evidence.contrast import clock_of
-from studies.evidence.paired_t import REPLICATES, ratio
-from studies.evidence.pipeline import Candidate, Missing, Pipelines, all_of, crossing, losses_around
+from studies.evidence.paired_t import REPLICATES, interval_of
+from studies.evidence.pipeline import Candidate, Missing, Pipelines, crossing, losses_around
 from studies.evidence.tasks import IMAGES, TARGETS
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
 
@@ -24,15 +23,15 @@ def over_levels(first: Candidate, second: Candidate, pipelines: Pipelines, jitte
     begin above. jitter: of the gradient time, for the ratio of seconds in place of steps; all-reduce overlaps."""
     points = Points()
     for level in LEVELS[first.task]:
-        pairs = list[tuple[float, float]]()
+        ratios = list[float]()
         for replicate in range(REPLICATES[-1]):
             try:
-                pairs.append(_at(level, first, second, pipelines, replicate, jitter))
+                lengths = [_length(cell, level, pipelines, replicate, jitter) for cell in (first, second)]
             except (Missing, ValueError):  # a run is missing, or a curve begins below the level
                 break
-        if len(pairs) >= REPLICATES[0]:
-            values, others = zip(*pairs, strict=True)
-            points.append((level, ratio(values, others)))
+            ratios.append(lengths[0] / lengths[1])
+        if len(ratios) >= REPLICATES[0]:
+            points.append((level, interval_of(ratios)))
     return points
 
 
@@ -45,15 +44,8 @@ def drawn_over_levels(
     return chart(*panels) if all(any(line.points for line in panel.lines) for panel in panels) else None
 
 
-def _at(
-    level: float, first: Candidate, second: Candidate, pipelines: Pipelines, replicate: int, jitter: float | None
-) -> tuple[float, float]:
-    """Return the steps, or the seconds, of both in a replicate. Raises Missing, and ValueError as `crossing` does."""
-
-    def length(cell: Candidate) -> float:
-        curve = losses_around(cell, replicate, TARGETS[cell.task], pipelines.trials)
-        step_s = 1.0 if jitter is None else pipelines.step_s(clock_of(cell, True, jitter, replicate))
-        return crossing(curve, level) * step_s
-
-    value, other = all_of(partial(length, cell) for cell in (first, second))
-    return value, other
+def _length(cell: Candidate, level: float, pipelines: Pipelines, replicate: int, jitter: float | None) -> float:
+    """Return the steps or the seconds to a level. Raises Missing, and ValueError as `crossing` does."""
+    curve = losses_around(cell, replicate, TARGETS[cell.task], pipelines.trials)
+    step_s = 1.0 if jitter is None else pipelines.step_s(clock_of(cell, True, jitter, replicate))
+    return crossing(curve, level) * step_s

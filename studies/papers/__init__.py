@@ -18,14 +18,13 @@ from matplotlib.figure import Figure
 
 from studies.evidence.contrast import Need
 from studies.reproduction.criterion import read_statements
-from studies.reproduction.grouped_rows import rows_of
+from studies.reproduction.grouped_rows import flat_rows
 from studies.reproduction.paper import Assumption, Chart, Claim, Paper, Study
 
 CLAIMS = read_statements(Path(__file__).with_name("claims.yaml"))  # by their ids
 SETTINGS, RUNS = (  # by the papers' keys
     yaml.safe_load(Path(__file__).with_name(name).read_text(encoding="utf-8")) for name in ("papers.yaml", "runs.yaml")
 )
-NOTHING = MappingProxyType[str, Sequence[Need]]({})
 
 
 def papers() -> list[Paper]:
@@ -35,9 +34,9 @@ def papers() -> list[Paper]:
     return sorted((module.PAPER for module in modules), key=lambda paper: order.index(paper.key))
 
 
-def studies_of(key: str) -> dict[str, Study]:
+def read_studies(key: str) -> dict[str, Study]:
     """Return the studies of a paper, by their names."""
-    rows = rows_of(RUNS[key]) if key in RUNS else ()
+    rows = flat_rows(RUNS[key]) if key in RUNS else ()
     return {row["name"]: Study(row["name"], tuple(shlex.split(row["command"])), row.get("by")) for row in rows}
 
 
@@ -45,17 +44,17 @@ def described(
     key: str,
     *claims: Claim,
     charts: Mapping[str, Callable[..., Figure | None]] = MappingProxyType({}),
-    shown: Mapping[str, Sequence[Need]] = NOTHING,
+    shown: Mapping[str, Sequence[Need]] = MappingProxyType({}),
 ) -> Paper:
     """Return a paper with its entries in papers.yaml and runs.yaml.
 
     charts: what draws each. shown: the pipelines of those that show more than the claims need. Raises KeyError without
     an entry, ValueError for one that is wrong."""
     setting = SETTINGS[key]
-    drawn = [
-        Chart(name, entry["caption"], tuple(entry.get("studies", ())), charts[name], tuple(shown.get(name, ())))
-        for name, entry in setting.get("charts", {}).items()
-    ]
+    drawn = []
+    for name, draw in charts.items():
+        entry = setting["charts"][name]
+        drawn.append(Chart(name, entry["caption"], tuple(entry.get("studies", ())), draw, tuple(shown.get(name, ()))))
     assumptions = tuple(Assumption(*each) for each in setting.get("assumptions", ()))
     head = (setting["title"], setting["reference"], setting["summary"])
-    return Paper(key, *head, assumptions, tuple(studies_of(key).values()), claims, tuple(drawn))
+    return Paper(key, *head, assumptions, tuple(read_studies(key).values()), claims, tuple(drawn))

@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, accuracy_at_end
 from studies.evidence.paired_t import difference
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import ChartPanel, chart, line_of
-from studies.reproduction.logged import step_s
+from studies.reproduction.logged import time_of_step
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
-BANDWIDTH, EFFECTIVE = 1e10, 1.7e9  # bit/s; at the second a ring all-reduce makes the published 5 hours
-BANDWIDTHS = studies_of("assran2019")["push"].numbers("cluster.bandwidth")
+BANDWIDTH = 1e10  # bit/s
+BANDWIDTHS = read_studies("assran2019")["push"].numbers("cluster.bandwidth")
 WORKERS = 16  # of B4
 HOURS, STEPS_OF_90 = 1.6, 14_075  # of 90 epochs with SGP on 32 nodes
 GRADIENT_S = HOURS * 3600 / STEPS_OF_90 - 5e-5 - 8 * 102e6 / BANDWIDTH  # less the time of a message of ResNet-50
@@ -56,7 +56,7 @@ def _step_s(evidence: Evidence, bandwidth: float, overlap: int | None = None) ->
         run = evidence["all_reduce"].run(cluster__bandwidth=bandwidth)
     else:
         run = evidence["push"].run(cluster__bandwidth=bandwidth, algo__overlap=overlap)
-    return step_s(run)
+    return time_of_step(run)
 
 
 PAPER = described(

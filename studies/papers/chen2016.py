@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from dsgd.report.interval import Estimate, estimate
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
-from studies.reproduction.logged import Logged, step_s
+from studies.reproduction.logged import Logged, time_of_step
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
 GRADIENT_S, JITTER = 0.1, 0.1  # seconds; standard deviation of the normal times, in means
 TAILS = ("exponential", "normal")
-STUDIES = studies_of("chen2016")
+STUDIES = read_studies("chen2016")
 NODES = STUDIES["slowest_normal"].numbers("nodes")
 CLUSTERS, BACKUPS = (STUDIES["backups_normal"].numbers(key) for key in ("nodes", "algo.backups"))
 
@@ -30,20 +30,19 @@ def a5(evidence: Evidence) -> Finding:
         for run in evidence[f"slowest_{tail}"].runs:
             p = run.setting("nodes")
             what = f"{tail}, p = {p}: time of a step over the mean gradient"
-            checks.append(claim.check("step", what, step_s(run) / GRADIENT_S, longest(tail, p, p)))
+            checks.append(claim.check("step", what, time_of_step(run) / GRADIENT_S, longest(tail, p, p)))
     largest = CLUSTERS[-1]
     for tail in TAILS:
         rates = {b: gain(evidence[f"backups_{tail}"], largest, b) for b in BACKUPS if b}
         best = max(rates, key=lambda b: rates[b].median)
         what = f"{tail}, p = {largest}: used gradients a second with {best} backups, the best number, over none"
         checks.append(claim.check("backups", what, rates[best]))
-    if_stopped = {
-        tail: longest(tail, largest, largest) / longest(tail, largest, largest - 4) * (largest - 4) / largest
-        for tail in TAILS
-    }
-    late = {tail: gain(evidence[f"backups_{tail}"], largest, 4).median for tail in TAILS}
-    text = "; ".join(f"{tail}: {late[tail]:.3f}, instead of {if_stopped[tail]:.3f}" for tail in TAILS)
-    return claim.judged(checks, gains=text)
+    gains = []
+    for tail in TAILS:
+        late = gain(evidence[f"backups_{tail}"], largest, 4).median
+        if_stopped = longest(tail, largest, largest) / longest(tail, largest, largest - 4) * (largest - 4) / largest
+        gains.append(f"{tail}: {late:.3f}, instead of {if_stopped:.3f}")
+    return claim.judged(checks, gains="; ".join(gains))
 
 
 def longest(tail: str, p: int, k: int) -> float:
@@ -68,7 +67,7 @@ def slowest(evidence: Evidence) -> Figure:
     panels = []
     for tail in TAILS:
         runs = evidence[f"slowest_{tail}"].runs
-        measured = [(run.setting("nodes"), step_s(run) / GRADIENT_S) for run in runs]
+        measured = [(run.setting("nodes"), time_of_step(run) / GRADIENT_S) for run in runs]
         expected = [(p, longest(tail, p, p)) for p, _ in measured]
         lines = [line_of("simulated", "sync", measured), line_of("E[max] / E[mean]", FORMULA, expected)]
         panels.append(ChartPanel(tail, "nodes", "step (mean gradients)", lines, log_x=True))
@@ -94,7 +93,7 @@ def _of(logged: Logged, nodes: int, backups: int) -> list[Run]:
 
 
 def _used_per_s(run: Run) -> float:
-    return (run.setting("nodes") - run.setting("algo.backups")) / step_s(run)
+    return (run.setting("nodes") - run.setting("algo.backups")) / time_of_step(run)
 
 
 PAPER = described("chen2016", Claim(CLAIMS["A5"], a5), charts={"slowest": slowest, "backups": backups})

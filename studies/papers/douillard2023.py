@@ -21,9 +21,8 @@ SHORT, LONG, BETA = 1, 50, 0.9
 
 def rounds(task: str) -> list[Contrast]:
     """Compare the loss at the end with that of all-reduce, at equal samples."""
-
     variants = (f"diloco tau={CLAIMED} olr={olr:g}" for olr in OUTER_RATES)
-    late, exact = (loss_at_end(task, WORKERS, *names, level=LEVELS.get(task, 0)) for names in (variants, ("sync",)))
+    late, exact = (loss_at_end(task, WORKERS, *names, level=LEVELS.get(task, 0)) for names in (variants, ["sync"]))
     return [Contrast("loss", f"H = {CLAIMED}: test loss of DiLoCo over test loss of all-reduce", late, exact)]
 
 

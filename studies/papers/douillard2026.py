@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dsgd.report.interval import Estimate, estimate
 from studies.papers import CLAIMS, described
-from studies.reproduction.logged import samples_per_s
+from studies.reproduction.logged import throughput
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
@@ -37,8 +37,8 @@ def d1(evidence: Evidence) -> Finding:
 
 def goodput(evidence: Evidence, law: str, algo: str) -> Estimate:
     """Return the throughput under failures, of each seed, over that without."""
-    whole = samples_per_s(evidence[f"{law}_whole"].run(algo=algo))
-    return estimate([samples_per_s(run) / whole for run in evidence[law].where(algo=algo)])
+    whole = throughput(evidence[f"{law}_whole"].run(algo=algo))
+    return estimate([throughput(run) / whole for run in evidence[law].where(algo=algo)])
 
 
 PAPER = described("douillard2026", Claim(CLAIMS["D1"], d1))

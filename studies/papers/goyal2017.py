@@ -9,13 +9,13 @@ from studies.evidence.contrast import Contrast, Measure, accuracy_with_rate_of
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import MOST_TESTED, TRAIN_SIZES, contender
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
-from studies.reproduction.logged import Logged, step_s
+from studies.reproduction.logged import Logged, time_of_step
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
-SERVERS = studies_of("goyal2017")["overlap"].numbers("nodes")
+SERVERS = read_studies("goyal2017")["overlap"].numbers("nodes")
 MOST = SERVERS[-1]
 BATCH = 32  # of a worker, as published
 GOOD, WORKERS = (2, 4, 8), (2, 4, 8, 16, 32, 64, 128)
@@ -26,7 +26,7 @@ RULE = f"schedule.linear_scaling=true schedule.reference_batch={BATCH}"
 def a4(evidence: Evidence) -> Finding:
     """Judge the scaling efficiency of a timing model of the all-reduce over the servers."""
     claim = CLAIMS["A4"]
-    alone, together = (step_s(evidence["no_overlap"].run(nodes=servers)) for servers in (1, MOST))
+    alone, together = (time_of_step(evidence["no_overlap"].run(nodes=servers)) for servers in (1, MOST))
     all_reduce_ms = 1e3 * (together - alone)
     checks = [
         claim.check("efficiency", f"efficiency, {MOST} servers, with overlap", _efficiency(evidence["overlap"], MOST)),
@@ -69,18 +69,12 @@ def good_sizes(task: str) -> list[Contrast]:
 
 def warm_ups(task: str) -> Cells:
     """Compare the accuracy with warm-up and without, for each number of workers."""
-    return {
-        f"{nodes} workers": [
-            Contrast(
-                "accuracy",
-                "accuracy with warm-up minus accuracy without",
-                ruled(task, nodes, RULE, warm_up(task)),
-                ruled(task, nodes, RULE),
-                difference,
-            )
-        ]
-        for nodes in WORKERS
-    }
+
+    def compare(nodes: int) -> list[Contrast]:
+        warm, cold = ruled(task, nodes, RULE, warm_up(task)), ruled(task, nodes, RULE)
+        return [Contrast("accuracy", "accuracy with warm-up minus accuracy without", warm, cold, difference)]
+
+    return {f"{nodes} workers": compare(nodes) for nodes in WORKERS}
 
 
 def warm_up(task: str) -> str:
@@ -89,7 +83,7 @@ def warm_up(task: str) -> str:
 
 
 def _efficiency(logged: Logged, servers: int) -> float:
-    return step_s(logged.run(nodes=1)) / step_s(logged.run(nodes=servers))
+    return time_of_step(logged.run(nodes=1)) / time_of_step(logged.run(nodes=servers))
 
 
 PAPER = described(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import ChartPanel, chart, line_of
-from studies.reproduction.logged import sample_s
+from studies.reproduction.logged import time_of_sample
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
-GRADIENTS_S = studies_of("kim2025")["halos_steady"].numbers("cluster.gradient_s")
-FASTEST, SLOWEST = 0.907, 0.107  # speeds
-LONGER, SHORTER = 64, 32  # local steps of the fastest worker
+GRADIENTS_S = read_studies("kim2025")["halos_steady"].numbers("cluster.gradient_s")
 OTHERS = ("synchronous", "asynchronous")
 METHODS = {"synchronous": "DiLoCo", "asynchronous": "asynchronous DiLoCo", "halos": "HALoS"}
 TIMES = ("steady", "stragglers")
@@ -36,7 +34,7 @@ def d2(evidence: Evidence) -> Finding:
 def ratio(evidence: Evidence, times: str, other: str, gradient_s: float) -> float:
     """Return the time of a sample of another method over that of HALoS."""
     run, reference = (evidence[f"{method}_{times}"].run(cluster__gradient_s=gradient_s) for method in (other, "halos"))
-    return sample_s(run) / sample_s(reference)
+    return time_of_sample(run) / time_of_sample(reference)
 
 
 def gains(evidence: Evidence) -> Figure:

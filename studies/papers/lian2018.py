@@ -14,15 +14,15 @@ from studies.evidence.contrast import Contrast, samples, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import TARGETS
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.papers.jin2016.contenders import cells
 from studies.reproduction.chart_panels import FORMULA, ChartLine, ChartPanel, chart, line_of
-from studies.reproduction.logged import sample_s
+from studies.reproduction.logged import time_of_sample
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding, judged, over_region
 
 MESSAGE, GRADIENT_S, LATENCY_S = 102_228_128, 0.23, 5e-5  # ResNet-50: bytes, seconds of a mini-batch; seconds
-PAIRS = studies_of("lian2018")["pairs"]
+PAIRS = read_studies("lian2018")["pairs"]
 BANDWIDTHS, NODES = PAIRS.numbers("cluster.bandwidth"), PAIRS.numbers("nodes")
 OFTEN = CLAIMS["B2"].threshold("often")  # averages per gradient
 LESS_OFTEN = 0.2
@@ -50,7 +50,7 @@ def _limits(evidence: Evidence, often: Mapping[tuple[int, int], float]) -> str:
     best = max(epoch_ratio(evidence, *point, collective="best") for point in often)
     fastest = ratio_where_often(evidence, often, many, collective="best")
     (late,) = evidence["overlapping"].runs
-    overlapping = sample_s(late) / sample_s(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
+    overlapping = time_of_sample(late) / time_of_sample(evidence["pairs"].run(nodes=many, cluster__bandwidth=AT_BOUND))
     least = CLAIMS["B2"].threshold("ratio")
     seldom = [str(p) for p in NODES if ratio_where_often(evidence, often, p, LESS_OFTEN).low >= least]
     return CLAIMS["B2"].reason.format(
@@ -65,11 +65,7 @@ def ratio_where_often(
     """Return the largest ratio of epoch times on p nodes where AD-PSGD averages often enough. It is between two
     bandwidths: the last at which it does and the first at which it does not. The median is unknown."""
     fast, slow = (
-        [
-            epoch_ratio(evidence, bandwidth, p, collective)
-            for bandwidth in BANDWIDTHS
-            if (often[bandwidth, p] >= bound) == enough
-        ]
+        [epoch_ratio(evidence, each, p, collective) for each in BANDWIDTHS if (often[each, p] >= bound) == enough]
         for enough in (True, False)
     )
     return Estimate(math.nan, max(fast), min(slow), 1)
@@ -84,7 +80,7 @@ def averages(evidence: Evidence, bandwidth: float, p: int) -> float:
 def epoch_ratio(evidence: Evidence, bandwidth: float, p: int, collective: str = "ring") -> float:
     """Return how many times as long all-reduce takes for the same samples."""
     exact = evidence["all_reduce"].run(nodes=p, cluster__bandwidth=bandwidth, cluster__collective=collective)
-    return sample_s(exact) / sample_s(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
+    return time_of_sample(exact) / time_of_sample(evidence["pairs"].run(nodes=p, cluster__bandwidth=bandwidth))
 
 
 def ring_ratio(bandwidth: float, p: int) -> float:

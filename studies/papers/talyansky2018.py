@@ -15,14 +15,14 @@ from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import IMAGES, MOST_TESTED, STEPS, TRAIN_SIZES, contender
 from studies.evidence.trial import rate_of
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
-from studies.reproduction.logged import samples_per_s
+from studies.reproduction.logged import throughput
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
 MESSAGE, BYTES_PER_S, LATENCY_S, GRADIENT_S = 28e6, 1e9 / 8, 1e-4, 0.1
-STUDIES = studies_of("talyansky2018")
+STUDIES = read_studies("talyansky2018")
 TAUS = STUDIES["idle"].numbers("algo.tau")
 
 TAU, MACHINES = 16, 4  # of T7
@@ -53,7 +53,7 @@ def t1(evidence: Evidence) -> Finding:
 def t2(evidence: Evidence) -> Finding:
     """Compare the samples per second of four machines with those of one."""
     claim = CLAIMS["T2"]
-    rates = {run.nodes: samples_per_s(run) for run in evidence["throughput"].runs}
+    rates = {run.nodes: throughput(run) for run in evidence["throughput"].runs}
     checks = [claim.check("samples", "samples per second, 4 machines over 1", rates[4] / rates[1])]
     return claim.judged(checks)
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from studies.evidence.claim import Cells, claim_over_conditions
 from studies.evidence.contrast import Contrast, accuracy_at_end
 from studies.evidence.paired_t import difference
-from studies.papers import CLAIMS, described, studies_of
+from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import ChartPanel, chart, line_of
-from studies.reproduction.logged import step_s
+from studies.reproduction.logged import time_of_step
 from studies.reproduction.paper import Claim, Evidence
 from studies.reproduction.verdict import Finding
 
@@ -20,7 +20,7 @@ CLAIMED = 2  # rank
 P, GRADIENT_S, LATENCY_S = 8, 0.2, 5e-5  # nodes; seconds
 CODE_S = 0.23 * GRADIENT_S  # rank 2, as benchmarks/codes.py measured it: 0.23 of a gradient of ResNet-8
 DENSE = 44_722_464  # bytes of ResNet-18 with 10 classes
-BANDWIDTHS = studies_of("vogels2019")["dense"].numbers("cluster.bandwidth")
+BANDWIDTHS = read_studies("vogels2019")["dense"].numbers("cluster.bandwidth")
 EQUAL = round(2 * (P - 1) / P * 8 * DENSE / (GRADIENT_S - 2 * (P - 1) * LATENCY_S))  # bit/s at which T = t
 ONE_RING_S = 2 * (P - 1) * LATENCY_S  # of latency
 
@@ -51,7 +51,7 @@ def b11b(evidence: Evidence) -> Finding:
 def speed_up(evidence: Evidence, bandwidth: float) -> float:
     """Return the time of a step of all-reduce over that of PowerSGD."""
     dense, low_rank = (evidence[name].run(cluster__bandwidth=bandwidth) for name in ("dense", "low_rank"))
-    return step_s(dense) / step_s(low_rank)
+    return time_of_step(dense) / time_of_step(low_rank)
 
 
 def bandwidth_of_equal_time(evidence: Evidence) -> float:

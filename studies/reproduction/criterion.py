@@ -25,9 +25,9 @@ from studies.reproduction.verdict import Check, Finding, above, at_least, at_mos
 
 NUMBER = r"-?[0-9.]+(?:e-?[0-9]+)?"
 FORM = re.compile(rf"(?P<kind>[a-z_]+) (?P<first>{NUMBER}(?: %| points)?)(?: (?P<link>to|of) (?P<second>{NUMBER}))?")
-ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below}
+ONE_NUMBER = {"at_least": at_least, "at_most": at_most, "above": above, "below": below, "no_worse_by": at_least}
 # each kind of criterion with the links before its second number
-LINKS = {**dict.fromkeys([*ONE_NUMBER, "no_worse_by"], (None,)), "from": ("to",), "within": ("of", None)}
+LINKS = {**dict.fromkeys(ONE_NUMBER, (None,)), "from": ("to",), "within": ("of", None)}
 FIELDS = {"kind", "claim", "source", "passes", "criteria"}
 CONDITIONS = {"published", "there", "here", "threshold_of"}
 OPTIONAL = {"need", "studies", "reason"}
@@ -84,9 +84,7 @@ class Criterion:
 
         Raises ValueError where the kind does not go with the measurement."""
         if self.kind in ONE_NUMBER:
-            return ONE_NUMBER[self.kind](what, value, self.threshold)
-        if self.kind == "no_worse_by":
-            return at_least(what, value, self.bound)
+            return ONE_NUMBER[self.kind](what, value, self.bound)
         if self.kind == "from" and self.other is not None:
             return within(what, value, self.threshold, self.other)
         target = self.other if expected is None else expected

@@ -33,17 +33,17 @@ class Logged:
         return list(dict.fromkeys(_setting(run, key.replace(".", "__")) for run in self.runs))
 
 
-def samples_per_s(run: Run) -> float:
+def throughput(run: Run) -> float:
     """Return the throughput of a run."""
     return run.final("samples") / run.final("time_s")
 
 
-def step_s(run: Run) -> float:
+def time_of_step(run: Run) -> float:
     """Return the seconds of a step."""
     return run.final("time_s") / run.final("steps")
 
 
-def sample_s(run: Run) -> float:
+def time_of_sample(run: Run) -> float:
     """Return the seconds of a sample of all workers."""
     return run.final("time_s") / run.final("samples")
 

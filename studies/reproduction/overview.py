@@ -16,12 +16,6 @@ from studies.reproduction.verdict import ON_A_TASK, Verdict
 OVERVIEW = "README.md"
 
 TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
-ABOUT = {
-    "shapes": "About learning, on generated images",
-    "fashion": "About learning, on real images",
-    "text": "About learning, on text",
-}
-
 PaperClaim = tuple[Results, Claim]
 
 
@@ -48,7 +42,7 @@ def score(entries: Sequence[PaperClaim]) -> list[str]:
     learning: dict[str, list[str]] = defaultdict(list)
     for result, claim in entries:
         for task, finding in result.on_tasks[claim.id].items():
-            about = ABOUT.get(task, f"About learning, on {task}")
+            about = f"About learning, on {TEXTS['tasks'].get(task, task)}"
             learning[about].append(ON_A_TASK.get(finding.verdict, str(finding.verdict)))
     counted = {"About time": time, **learning, "Exact properties": exact}
     return [f"{name}: {_counted(verdicts)}" for name, verdicts in counted.items() if verdicts]

@@ -68,11 +68,11 @@ def write_paper(paper_results: Results, results: Path) -> None:
         table(["claim", "outcome"], summary),
         *(f"![{chart.caption}]({_file(paper, chart)})\n\n*{chart.caption}*" for chart in charts),
         "## Claims",
-        *(_claim(paper_results, claim) for claim in paper.claims),
+        *(part for claim in paper.claims for part in _claim(paper_results, claim)),
         "## Setting",
         table(["what", "value", "status"], [[each.what, each.value, each.status] for each in paper.assumptions]),
         "## Runs",
-        _runs(paper_results),
+        *_runs(paper_results),
     ]
     write_page(page_of(paper, results), parts)
 
@@ -140,14 +140,14 @@ def findings_on_tasks(claim: Claim, pipelines: Pipelines) -> dict[str, Finding]:
     return {task: finding(task) for task in claim.tasks}
 
 
-def _claim(paper_results: Results, claim: Claim) -> str:
-    """Return the section of a claim: what it says, what was measured, why."""
+def _claim(paper_results: Results, claim: Claim) -> list[str]:
+    """Return the parts of the section of a claim: what it says, what was measured, why."""
     finding = paper_results.findings[claim.id]
     used = [study for study in paper_results.paper.studies if study.name in claim.studies]
     commands = [*dict.fromkeys(study.command for study in used)]  # one program makes several
     if claim.needs:
         commands = [f"dsgd-reproduce --claim {claim.id}"]
-    parts = [
+    return [
         f"### {claim.id}",
         f"**{finding.verdict}.** {claim.statement.text} ({claim.statement.source})",
         f"Passes with: {claim.statement.passes}",
@@ -156,9 +156,8 @@ def _claim(paper_results: Results, claim: Claim) -> str:
         finding.reason,
         *([_introduced(finding), _checks(paper_results, claim, finding.explanation)] if finding.explanation else []),
         "Unexplained." if finding.verdict is Verdict.FAIL and not (finding.explanation or claim.tasks) else "",
-        *(["```\n" + "\n".join(commands) + "\n```"] if commands else []),
+        "```\n" + "\n".join(commands) + "\n```" if commands else "",
     ]
-    return "\n\n".join(part for part in parts if part)
 
 
 def _conditions(claim: Claim) -> str:
@@ -192,7 +191,7 @@ def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> st
     return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
 
 
-def _runs(paper_results: Results) -> str:
+def _runs(paper_results: Results) -> list[str]:
     """Return the tables of the studies and of the pipelines, with what they were made."""
     paper = paper_results.paper
     lines = [_study(paper_results, study) for study in paper.studies if study.name in paper_results.rows]
@@ -200,20 +199,18 @@ def _runs(paper_results: Results) -> str:
     if lines:
         parts.append(f"All of them are in `{paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`.")
     if any(claim.needs for claim in paper.claims):
-        parts.append(_trials(paper_results.pipelines))
-    return "\n\n".join(parts) if parts else "None yet."
+        parts += _trials(paper_results.pipelines)
+    return parts or ["None yet."]
 
 
 def _study(paper_results: Results, study: Study) -> list[str]:
     rows = paper_results.rows[study.name]
-    made = {
-        (row["made_with"].get("dsgd"), row["made_with"].get("commit"), row["made_with"].get("torch")) for row in rows
-    }
-    names = sorted(f"dsgd {version} at {_short(commit)}, torch {torch}" for version, commit, torch in made)
+    versions = (map(row["made_with"].get, ("dsgd", "commit", "torch")) for row in rows)
+    names = sorted({f"dsgd {dsgd} at {_short(commit)}, torch {torch}" for dsgd, commit, torch in versions})
     return [study.name, str(len(rows)), for_markdown("; ".join(names))]
 
 
-def _trials(pipelines: Pipelines) -> str:
+def _trials(pipelines: Pipelines) -> list[str]:
     """Return the table of the archive of pipelines, which all papers share."""
     groups: dict[tuple[str, int], list[Trial]] = defaultdict(list)
     for trial in sorted(pipelines.trials):
@@ -225,7 +222,7 @@ def _trials(pipelines: Pipelines) -> str:
     commits = ", ".join(sorted({outcome.commit for outcome in pipelines.trials.values()}))
     made = f"Made with {commits}." if commits else ""
     file = f"Every run is a line of `{TRIALS}`, and the seconds of every kind of step are in `{CLOCKS}`."
-    return "\n\n".join([table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()])
+    return [table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()]
 
 
 def _file(paper: Paper, chart: Chart) -> str:

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from dsgd.report.interval import Estimate
-from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
-from studies.reproduction.verdict import exactly
+from studies.reproduction.chart_panels import ChartPanel, chart, line_of
 
 FEWEST = 5  # settings that are drawn
 WIDEST = 10.0  # factor that is drawn
@@ -46,17 +44,15 @@ def profiles(settings: Iterable[Scores]) -> list[Profile]:
 
 def profile_figure(profiles: Sequence[Profile]) -> Figure:
     """Draw the shares against the factor."""
-    lines = [
-        ChartLine(profile.algo, profile.algo, _steps(profile), variant=i, markers=False)
-        for i, profile in enumerate(profiles)
-    ]
+    lines = [line_of(each.algo, each.algo, _steps(each), i, markers=False) for i, each in enumerate(profiles)]
     panel = ChartPanel("", "times the best time to the target", "share of the settings", lines, log_x=True)
     return chart(panel, notes=[f"{len(profiles[0].factors)} settings"])
 
 
-def _steps(profile: Profile) -> list[tuple[float, Estimate]]:
+def _steps(profile: Profile) -> list[tuple[float, float]]:
     """Return the corners of the share, which jumps at every factor."""
-    points, share = [(1.0, exactly(profile.share(1.0)))], profile.share(1.0)
+    share = profile.share(1.0)
+    points = [(1.0, share)]
     for factor in sorted({value for value in profile.factors if 1 < value <= WIDEST}):
-        points += [(factor, exactly(share)), (factor, exactly(share := profile.share(factor)))]
-    return [*points, (WIDEST, exactly(share))]
+        points += [(factor, share), (factor, share := profile.share(factor))]
+    return [*points, (WIDEST, share)]

@@ -98,7 +98,7 @@ def close(what: str, value: float, expected: float, relative: float = 0.0, absol
     """Check that a number is what was expected, but for a share of it or an absolute difference."""
     good = abs(value - expected) <= max(relative * abs(expected), absolute)
     tolerance = f"{100 * relative:.3g} %" if relative else f"{absolute:.3g}"
-    return Check(what, exactly(value), f"{expected:.6g} within {tolerance}", Verdict.PASS if good else Verdict.FAIL)
+    return holds(what, value, f"{expected:.6g} within {tolerance}", good)
 
 
 def holds(what: str, value: float, threshold: str, good: bool) -> Check:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from studies.reproduction.grouped_rows import rows_of
+from studies.reproduction.grouped_rows import flat_rows
 
 TABLES = Path(__file__).with_name("tables.yaml")
 # what every row is run with: nothing but time, of any problem
@@ -81,15 +81,14 @@ def tables() -> list[MeasuredTable]:
     for key, entry in yaml.safe_load(TABLES.read_text(encoding="utf-8")).items():
         head = {name: value for name, value in entry.items() if name in names}
         fitted = tuple(Constant(*each) for each in entry.get("fitted", ()))
-        read.append(MeasuredTable(key, **head | {"rows": tuple(map(_row, rows_of(entry))), "fitted": fitted}))
+        read.append(MeasuredTable(key, **head | {"rows": tuple(map(_row, flat_rows(entry))), "fitted": fitted}))
     return read
 
 
-def _row(values: Mapping[str, Any]) -> MeasuredRow:
-    optional = {key: values[key] for key in ("scale", "per", "reason") if key in values}
-    return MeasuredRow(
-        values["name"], values["measured"], tuple(values["command"].split()), values["reads"], **optional
-    )
+def _row(fields_of_row: Mapping[str, Any]) -> MeasuredRow:
+    command = tuple(fields_of_row["command"].split())
+    names = [field.name for field in fields(MeasuredRow)]
+    return MeasuredRow(overrides=command, **{name: fields_of_row[name] for name in names if name in fields_of_row})
 
 
 def error(measured: float, predicted: float) -> float:

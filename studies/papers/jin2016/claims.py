@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from dsgd.record.reader import Run
 from studies.papers import CLAIMS
 from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
-from studies.reproduction.logged import samples_per_s
+from studies.reproduction.logged import throughput
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding
 
@@ -38,7 +38,7 @@ def j6(evidence: Evidence) -> Finding:
     ]
     checks = []
     for what, tau, runs in cases:
-        rates = {run.setting("nodes"): samples_per_s(run) for run in runs}
+        rates = {run.setting("nodes"): throughput(run) for run in runs}
         expected = tau * GRADIENT_S * BYTES_PER_S / MESSAGE + 2
         served, flat = rates[LAST] / rates[1], rates[LAST] / rates[64] - 1
         checks.append(claim.check("knee", f"{what}: workers that a server can serve", served, expected))
@@ -51,7 +51,7 @@ def server_throughput(evidence: Evidence) -> Figure:
     easgd, downpour = evidence["served_easgd"], evidence["served_downpour"].runs
     served = [(f"easgd, tau = {tau}", easgd.where(algo__tau=tau), i) for i, tau in enumerate((1, 10))]
     lines = [
-        line_of(label, label.partition(",")[0], [(float(run.setting("nodes")), samples_per_s(run)) for run in runs], i)
+        line_of(label, label.partition(",")[0], [(float(run.setting("nodes")), throughput(run)) for run in runs], i)
         for label, runs, i in (*served, ("downpour", downpour, 0))
     ]
     batch = downpour[0].setting("batch_size")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from studies.evidence.claim import claim_over_conditions
 from studies.papers import CLAIMS, described
 from studies.papers.lian2017 import claims, learning
 from studies.reproduction.paper import Claim
 
 PAPER = described(
     "lian2017",
-    learning.L1,
+    claim_over_conditions(CLAIMS["L1"], learning.per_sample),
     Claim(CLAIMS["L2"], claims.l2),
-    learning.L3A,
+    claim_over_conditions(CLAIMS["L3a"], learning.behind_a_server),
     Claim(CLAIMS["L3b"], claims.l3b),
     Claim(CLAIMS["L4"], claims.l4),
     Claim(CLAIMS["L5"], claims.l5),
-    learning.L6,
-    learning.L7,
+    claim_over_conditions(CLAIMS["L6"], learning.elastic),
+    claim_over_conditions(CLAIMS["L7"], learning.speed_up),
     Claim(CLAIMS["L8"], claims.l8),
     charts={
         "step_time": claims.step_time,

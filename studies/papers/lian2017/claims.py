@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
-from studies.papers import CLAIMS, studies_of
+from studies.papers import CLAIMS, read_studies
 from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
-from studies.reproduction.logged import Logged, step_s
+from studies.reproduction.logged import Logged, time_of_step
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding, holds, over_region
 
-STUDIES = studies_of("lian2017")
+STUDIES = read_studies("lian2017")
 NODES = STUDIES["centralised"].numbers("nodes")
 AXES = {  # of L8: the key that changes, and its values, the fastest network first
     name: (key, STUDIES[name].numbers(key))
@@ -197,7 +197,8 @@ def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: flo
     lines = []
     for variant, name in enumerate(dict.fromkeys(map(_called, runs))):
         way = [run for run in runs if _called(run) == name]
-        points = {run.setting(key) / unit: step_s(run) for run in way}  # D-PSGD's are the same with every collective
+        # D-PSGD's are the same with every collective
+        points = {run.setting(key) / unit: time_of_step(run) for run in way}
         lines.append(line_of(name, way[0].algorithm, sorted(points.items()), variant))
     return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
 
@@ -213,6 +214,4 @@ def consensus(evidence: Evidence) -> Figure:
 
 def _called(run: Run) -> str:
     """Name a way of communicating: D-PSGD on a ring, or the collective."""
-    return (
-        "D-PSGD, ring" if run.algorithm == "dpsgd" else f"{run.setting('cluster.collective').replace('_', ' ')} (sync)"
-    )
+    return "D-PSGD, ring" if run.algorithm == "dpsgd" else f"{run.setting('cluster.collective')} (sync)"

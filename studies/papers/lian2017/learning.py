@@ -8,8 +8,8 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from studies.evidence.claim import Cells, claim_over_conditions
-from studies.evidence.contrast import Contrast, loss_at_end, seconds
+from studies.evidence.claim import Cells
+from studies.evidence.contrast import Contrast, Measure, loss_at_end, seconds
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import FIRST, IMAGES, TARGETS
@@ -83,16 +83,12 @@ def elastic(task: str) -> Cells:
 def speed_up(task: str) -> Cells:
     """Compare the times to the target of one worker and of several, at 10 Gbit/s."""
 
-    def time(nodes: int) -> list[Candidate]:
-        return _on(FAST, cells(task, nodes, DPSGD) if nodes in FEW else [Candidate(task, DPSGD, nodes, FIRST[task])])
+    def time(nodes: int) -> Measure:
+        variants = cells(task, nodes, DPSGD) if nodes in FEW else [Candidate(task, DPSGD, nodes, FIRST[task])]
+        return seconds(_on(FAST, variants), TARGETS[task])
 
-    alone = seconds(time(1), TARGETS[task])
-    return {
-        f"{nodes} workers": [
-            Contrast(f"p{nodes}", "time to the target, one worker over p", alone, seconds(time(nodes), TARGETS[task]))
-        ]
-        for nodes in WORKERS
-    }
+    what, alone = "time to the target, one worker over p", time(1)
+    return {f"{nodes} workers": [Contrast(f"p{nodes}", what, alone, time(nodes))] for nodes in WORKERS}
 
 
 def _on(network: str, variants: Sequence[Candidate]) -> list[Candidate]:
@@ -106,7 +102,3 @@ SLOW_FEW = tuple(  # for the figure: the seconds of a step on few nodes
     for group in behind_a_server(task, FEW).values()
     for contrast in group
 )
-L1 = claim_over_conditions(CLAIMS["L1"], per_sample)
-L3A = claim_over_conditions(CLAIMS["L3a"], behind_a_server)
-L6 = claim_over_conditions(CLAIMS["L6"], elastic)
-L7 = claim_over_conditions(CLAIMS["L7"], speed_up)

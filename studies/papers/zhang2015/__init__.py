@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from studies.evidence.claim import claim_on_tasks
 from studies.papers import CLAIMS, described
 from studies.papers.zhang2015 import claims, learning
 from studies.reproduction.paper import Claim
 
 PAPER = described(
     "zhang2015",
-    learning.E1,
+    claim_on_tasks(CLAIMS["E1"], learning.rates),
     Claim(CLAIMS["E2"], claims.e2),
-    learning.E3,
-    learning.E4,
+    claim_on_tasks(CLAIMS["E3"], learning.race),
+    claim_on_tasks(CLAIMS["E4"], learning.periods),
     Claim(CLAIMS["E5"], claims.e5),
     Claim(CLAIMS["E6"], claims.e6),
     charts={"stability": claims.stability_figure, "admm": claims.admm_figure},

@@ -61,10 +61,7 @@ def e5(evidence: Evidence) -> Finding:
     runs = [run for name in claim.studies for run in evidence[name].runs]
     for workers in dict.fromkeys(run.setting("nodes") for run in runs):
         bound, limit = delayed_rate_bound(workers - 1), delayed_rate_by_bisection(workers - 1)
-        low, high = sorted(
-            (run for run in runs if run.setting("nodes") == workers),
-            key=lambda run: number(run.setting("optimizer.lr")),
-        )
+        low, high = sorted((run for run in runs if run.setting("nodes") == workers), key=_rate)
         shrinks, grows = growth_per_step(low), growth_per_step(high)
         checks += [
             claim.check("rate", f"p = {workers}: largest stable lr h, by roots", limit, bound),

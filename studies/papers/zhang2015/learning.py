@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from studies.evidence.claim import claim_on_tasks
 from studies.evidence.contrast import Contrast, Measure, accuracy_at_end, largest_rate, seconds
 from studies.evidence.paired_t import difference
 from studies.evidence.pipeline import Candidate
 from studies.evidence.tasks import FIRST, STEPS, TARGETS, contender
-from studies.papers import CLAIMS
 
 PLAIN = "optimizer.momentum=0 optimizer.nesterov=false"
 NETWORK = "cluster=zhang2015 cluster.jitter=0"  # on which they train and are timed: the order of messages matters
@@ -36,18 +34,13 @@ def rates(task: str) -> list[Contrast]:
 def race(task: str) -> list[Contrast]:
     """Compare the times to the target of EAMSGD, EASGD, and Downpour with each period."""
 
-    def time(*names: str) -> list[Candidate]:
-        return [Candidate(task, contender(name, PLAIN, NETWORK), RACED, FIRST[task]) for name in names]
+    def time(*names: str) -> Measure:
+        variants = [Candidate(task, contender(name, PLAIN, NETWORK), RACED, FIRST[task]) for name in names]
+        return seconds(variants, TARGETS[task])
 
-    elastic, momentum, often, seldom = (
-        seconds(time(*names), TARGETS[task])
-        for names in (
-            [contender("easgd tau=10", alpha) for alpha in ALPHAS],
-            [contender(f"easgd tau=10 momentum={delta}", alpha) for delta in DELTAS for alpha in ALPHAS],
-            ["downpour"],
-            ["downpour n_push=10 n_fetch=10"],
-        )
-    )
+    elastic = time(*(contender("easgd tau=10", alpha) for alpha in ALPHAS))
+    momentum = time(*(contender(f"easgd tau=10 momentum={delta}", alpha) for delta in DELTAS for alpha in ALPHAS))
+    often, seldom = time("downpour"), time("downpour n_push=10 n_fetch=10")
     what = "time to the target, {}"
     return [
         Contrast("ratio", what.format("EASGD over EAMSGD"), elastic, momentum),
@@ -64,6 +57,3 @@ def periods(task: str) -> list[Contrast]:
         Contrast("accuracy", what.format(tau), each, short, difference)
         for tau, each in zip(PERIODS[1:], longer, strict=True)
     ]
-
-
-E1, E3, E4 = (claim_on_tasks(CLAIMS[id], each) for id, each in (("E1", rates), ("E3", race), ("E4", periods)))

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from studies.papers import CLAIMS as STATEMENTS
-from studies.papers import papers
+from studies.papers import RUNS, SETTINGS, papers
+from studies.reproduction.grouped_rows import flat_rows
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCUMENT = ROOT / "docs" / "explanation" / "papers.md"
@@ -51,6 +52,8 @@ def test_a_paper_is_called_like_its_file_and_shows_what_it_has() -> None:
         used = {name for claim in paper.claims for name in claim.studies}
         used |= {name for chart in paper.charts for name in chart.studies}
         assert used == {study.name for study in paper.studies}
+        assert names == [*SETTINGS[paper.key].get("charts", {})]
+        assert len(paper.studies) == len([*flat_rows(RUNS[paper.key])] if paper.studies else ())
 
 
 def test_pages_tell_a_paper_s_sentence_and_conditions_from_ours() -> None:

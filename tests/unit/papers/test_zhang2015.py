@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dsgd.record.reader import Run
-from studies.papers import CLAIMS, studies_of
+from studies.papers import CLAIMS, read_studies
 from studies.papers.zhang2015.claims import ABOVE, BELOW, DELAYED_ABOVE, DELAYED_BELOW, e2, e5
 from studies.papers.zhang2015.stability import (
     admm_radius,
@@ -76,7 +76,7 @@ def test_e5_needs_the_rate_below_to_be_stable_and_that_above_not(below: float, a
 
 @each_row("name", [*CLAIMS["E2"].studies, *CLAIMS["E5"].studies])
 def test_runs_are_just_below_and_just_above_the_bound(name: str) -> None:
-    study = studies_of("zhang2015")[name]
+    study = read_studies("zhang2015")[name]
     if name.startswith("delayed"):
         (workers,) = study.numbers("nodes")
         bounds = [side * delayed_rate_bound(int(workers) - 1) for side in (DELAYED_BELOW, DELAYED_ABOVE)]
