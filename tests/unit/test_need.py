@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import calibrate
+from dsgd.cli.arguments import full_option
 from dsgd.cli.need import (
     PER_OCTAVE,
     LinkNeed,
@@ -70,6 +71,13 @@ def test_the_first_that_is_enough() -> None:
     assert share_of(half / STEP) < 0.5 <= share_of(half)
     assert share_of(most / STEP) < 0.9 <= share_of(most)
     assert all_but is None
+
+
+def test_an_option_without_a_dot_is_the_algorithm_s_unless_it_is_a_key_of_every_run() -> None:
+    options = ["tau=10", "topology=torus", "optimizer.lr=0.1", "batch_size=4"]
+    assert [*map(full_option, options)] == ["algo.tau=10", "topology=torus", "optimizer.lr=0.1", "batch_size=4"]
+    timing = timing_overrides([*WORDS, "nodes=4", "topology=torus"])
+    assert experiment_of("sgp topology=ring", timing).algo.topology.name == "ring"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @each_row(("model", "count"), [("resnet50", 25_557_032), ("resnet18", 11_689_512)])
