@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.cases import prepared
-from tests.support.emulated_devices import need_emulated_devices
+from tests.support.emulated_devices import ACCELERATOR, findings_in, need_emulated_devices
 from tests.support.prefork import Prefork, Run
 
-PACKAGE = Path(__file__).parent / "accelerator"  # its folder on PYTHONPATH is how torch finds it
 DIST = ("engine=dist", "model=mlp", "model.hidden=[8]", "budget.steps=6", "eval.every_steps=3", "engine.patience_s=60")
 ON_DEVICES = "engine.device=accelerator"
 FIELDS = ("samples", "train_loss", "test_loss", "test_accuracy", "consensus_distance", "discrepancy")
@@ -21,7 +20,7 @@ FIELDS = ("samples", "train_loss", "test_loss", "test_accuracy", "consensus_dist
 def emulated_server() -> Iterator[Prefork]:
     """A server whose torch has four emulated accelerators."""
     need_emulated_devices()
-    server = Prefork(("env", f"PYTHONPATH={PACKAGE}"))
+    server = Prefork(("env", f"PYTHONPATH={ACCELERATOR}"))
     yield server
     server.close()
 
@@ -35,10 +34,10 @@ def emulated(emulated_server: Prefork) -> Iterator[Prefork]:
 
 def completed(prefork: Prefork, folder: Path, *arguments: str) -> Run:
     """Return a run that has come to its end, and in which no access to a device was out of order."""
-    notes = folder.with_suffix(".findings")
-    notes.mkdir(parents=True, exist_ok=True)
-    run = prefork.run(folder, *arguments, EMU_FINDINGS=str(notes))
-    assert [line for path in notes.iterdir() for line in path.read_text().splitlines()] == []
+    findings = folder.with_suffix(".findings")
+    findings.mkdir(parents=True, exist_ok=True)
+    run = prefork.run(folder, *arguments, EMU_FINDINGS=str(findings), EMU_UNPINNED="1")
+    assert findings_in(findings) == []
     assert run.poll() == 0, run.err
     assert run.summary["status"] == "completed", run.err
     return run

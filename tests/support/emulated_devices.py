@@ -1,4 +1,4 @@
-"""Processes that have emulated accelerators, and what these found wrong in them."""
+"""Processes that have emulated accelerators, and what these note of their defects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from tests.support.accelerator.emulated import build
 from tests.support.required import need
 
-ACCELERATOR = Path(__file__).parent / "accelerator"
+ACCELERATOR = Path(__file__).parent / "accelerator"  # its folder on PYTHONPATH is how torch finds it
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,6 +34,6 @@ def with_devices(findings: Path, **changes: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": paths, "EMU_FINDINGS": str(findings), "OMP_NUM_THREADS": "1"} | changes
 
 
-def found(findings: Path) -> list[str]:
-    """Return what all processes found wrong, a line each."""
+def findings_in(findings: Path) -> list[str]:
+    """Return what the devices of all processes have noted, a line each."""
     return [line for path in sorted(findings.iterdir()) for line in path.read_text(encoding="utf-8").splitlines()]

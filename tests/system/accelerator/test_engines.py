@@ -12,7 +12,8 @@ import pytest
 from torch import nn
 
 from tests.support.command import SCRIPTS, shell
-from tests.support.emulated import DIST, ON_DEVICES, PACKAGE, completed, measured
+from tests.support.emulated import DIST, ON_DEVICES, completed, measured
+from tests.support.emulated_devices import ACCELERATOR, findings_in
 from tests.support.prefork import Prefork
 
 SIM = ("engine=sim", "engine.gradients=loop", "model=mlp", "model.hidden=[8]", "nodes=4", "cluster.gradient_s=0.01")
@@ -34,7 +35,7 @@ def test_process_groups_have_the_bits_of_the_cpu(tmp_path: Path, algo: str) -> N
     line = f"torchrun --nproc-per-node=2 --no-python {program} engine=torch nodes=2 model=mlp"
     line += f" model.hidden=[8] algo={algo} budget.steps=6 eval.every_steps=3"
     (tmp_path / "findings").mkdir()
-    places = {"PYTHONPATH": str(PACKAGE), "EMU_FINDINGS": str(tmp_path / "findings")}
+    places = {"PYTHONPATH": str(ACCELERATOR), "EMU_FINDINGS": str(tmp_path / "findings")}
     marks = []
     for name, variables, more in (("emulated", places, f" {ON_DEVICES}"), ("cpu", {}, "")):
         ended = shell(f"{line}{more} hydra.run.dir={tmp_path / name}", tmp_path, **variables)
@@ -43,7 +44,7 @@ def test_process_groups_have_the_bits_of_the_cpu(tmp_path: Path, algo: str) -> N
         marks.append([part for part in text.replace(",", "\n").splitlines() if "loss" in part])
     assert marks[0] == marks[1]
     assert marks[0]
-    assert list((tmp_path / "findings").iterdir()) == []
+    assert findings_in(tmp_path / "findings") == []
 
 
 @pytest.mark.parametrize("first", ["emulated", "cpu"])
@@ -72,7 +73,7 @@ def test_a_run_goes_on_without_a_worker_that_was_killed(emulated: Prefork, tmp_p
     os.kill(run.processes()["worker 2"], signal.SIGKILL)
     assert run.wait() == 0, run.err
     assert (run.summary["status"], run.summary["workers_lost"]) == ("completed", 1), run.err
-    assert list(findings.iterdir()) == []
+    assert findings_in(findings) == []
 
 
 def test_fewer_devices_than_workers_are_told_before_the_start(emulated: Prefork, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.emulated_devices import found, with_devices
+from tests.support.emulated_devices import findings_in, with_devices
 
 SCRIPT = Path(__file__).with_name("equality.py")
 
@@ -32,7 +32,7 @@ def differences(findings: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("network", ["mlp", "resnet18", "attention"])
 def test_a_network_trains_as_on_the_cpu(network: str, mixed: str, findings: Path) -> None:
     assert differences(findings)[network + mixed] == []
-    assert found(findings) == []
+    assert findings_in(findings) == []
 
 
 def by_ddp(folder: Path, **changes: str) -> list[str]:
@@ -51,4 +51,4 @@ def test_ddp_comes_to_what_it_does_over_gloo(tmp_path: Path) -> None:
     assert on_devices == by_ddp(tmp_path / "cpu", ON_CPU="1")
     assert len(on_devices) == 2
     assert on_devices[0] == on_devices[1] != ""
-    assert found(tmp_path / "devices" / "findings") == []
+    assert findings_in(tmp_path / "devices" / "findings") == []

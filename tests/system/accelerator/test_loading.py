@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.emulated_devices import found, with_devices
+from tests.support.emulated_devices import findings_in, with_devices
 
 IN_CHILDREN = """
 import multiprocessing, os, subprocess, sys
@@ -56,7 +56,7 @@ def test_they_are_there_in_child_processes(tmp_path: Path) -> None:
     ended = run(IN_CHILDREN, tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["3.0"] * 4
-    assert found(tmp_path / "findings") == []
+    assert findings_in(tmp_path / "findings") == []
 
 
 def test_their_number_is_chosen(tmp_path: Path) -> None:
@@ -72,6 +72,6 @@ def test_a_process_that_swallows_an_error_ends_with_1(tmp_path: Path) -> None:
 
 def test_what_a_child_finds_is_told(tmp_path: Path) -> None:
     assert run(IN_A_CHILD, tmp_path).returncode == 0
-    lines = found(tmp_path / "findings")
+    lines = findings_in(tmp_path / "findings")
     assert len(lines) == 1
     assert lines[0].startswith("race on Float[3]")

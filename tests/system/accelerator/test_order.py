@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.emulated_devices import found, with_devices
-from tests.system.accelerator.programs import CORRECT, CRASHES, DEFECTS
+from tests.support.emulated_devices import findings_in, with_devices
+from tests.system.accelerator.programs.correct import CORRECT
+from tests.system.accelerator.programs.defects import CRASHES, DEFECTS
 
-PROGRAMS = Path(__file__).with_name("programs.py")
+PROGRAMS = ("-m", "tests.system.accelerator.programs")
 NAMES = {
     "host_waits_in_a_capture": "operation not permitted when stream is capturing: the host waits in item",
     "default_stream_waits_in_a_capture": "the default stream of emu:1 depend on a stream that is being captured",
@@ -45,11 +46,9 @@ NAMES = {
 
 
 @cache
-def told(folder: Path) -> dict[str, str]:
+def results(folder: Path) -> dict[str, str]:
     environment = with_devices(folder, EMU_UNPINNED="1")
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAMS)], env=environment, capture_output=True, text=True, check=False
-    )
+    ended = subprocess.run([sys.executable, *PROGRAMS], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
@@ -61,18 +60,18 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_program_raises_nothing(name: str, findings: Path) -> None:
-    assert told(findings)[name] == ""
+    assert results(findings)[name] == ""
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found_and_named(name: str, findings: Path) -> None:
-    assert NAMES[name] in told(findings)[name]
+    assert NAMES[name] in results(findings)[name]
 
 
 @pytest.mark.parametrize("name", CRASHES)
 def test_the_host_cannot_touch_what_is_not_its_own(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-X", "faulthandler", str(PROGRAMS), name]
+    command = [sys.executable, "-X", "faulthandler", *PROGRAMS, name]
     ended = subprocess.run(command, env=with_devices(tmp_path), capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGSEGV, ended.stderr
-    assert found(tmp_path) == [NAMES[name]]
+    assert findings_in(tmp_path) == [NAMES[name]]
     assert f"in {name}" in ended.stderr  # the stack
