@@ -28,13 +28,8 @@ def test_the_written_script_has_the_bits_of_the_cpu(tmp_path: Path, algo: str) -
         ended = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
         assert findings_in(folder / "findings") == []
-        places: list[str] = []
-
-        def to_cpu(storage: torch.UntypedStorage, place: str, places: list[str] = places) -> torch.UntypedStorage:
-            places.append(place)
-            return storage
-
-        models.append(torch.load(folder / "model.pt", map_location=to_cpu))
-        assert set(places) == {"emu:0" if devices == "4" else "cpu"}
+        saved = (folder / "model.pt").read_bytes()
+        assert (b"emu:0" in saved) == (devices == "4")
+        models.append(torch.load(folder / "model.pt", map_location="cpu"))
     assert models[0].keys() == models[1].keys()
     assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())

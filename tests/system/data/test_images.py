@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from dsgd.data.images.loader import IN_A_ROW, DecodingPool, Images
 from dsgd.data.partition import Partition
 from dsgd.host.fork import run_in_child
 from dsgd.streams import stream
+from tests.support.command import shell
 from tests.support.image_files import IMAGES, truncate
 from tests.support.proc import is_alive
 
@@ -259,3 +261,12 @@ def test_a_decoding_process_that_is_killed_is_told_in_one_line(folder: Path) -> 
             ask_for(data, steps=100)
     finally:
         data.close()
+
+
+def test_real_workers_say_how_fast_they_load_and_how_fast_the_model_is(folder: Path, tmp_path: Path) -> None:
+    """Before the run, and as the first of them: whether training will wait for its input."""
+    line = f"dsgd-run data=imagenet data.path={folder} model=resnet8 nodes=2 batch_size=4 budget.steps=1 engine=dist"
+    ended = shell(f"{line} eval.train_samples=4 hydra.run.dir=run", tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    here = r"worker 0 loads [\d.e+]+ images/s \(\d+ cores for 2 workers\), its model takes [\d.e+]+(; it will wait)?"
+    assert len(re.findall(here, ended.stderr)) == 1, ended.stderr

@@ -8,6 +8,7 @@ finished it and all buckets before it have been reduced, so the order is the sam
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -27,6 +28,8 @@ from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed, own_function, real, watched
 from dsgd.problem.state import dense
+
+LOADS, LOADS_AHEAD = 8, 4  # batches that are loaded, and how many first ones of them may have been made ahead
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,31 @@ class Compute:
         with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
             self._submit(at, buffers.clone(), rank, step, 1, step).result()
         self.passes.forget()
+
+    def input_rates(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[float, float]:
+        """Return how many samples are loaded in a second, and how many the model takes, outside of the run's time.
+        Changes nothing, as `warm_up`, after which it is called."""
+        for later in range(LOADS_AHEAD):
+            self._thread.submit(self._batches.get, rank, step + later).result()
+        begun = time.monotonic()
+        for later in range(LOADS_AHEAD, LOADS):
+            self._thread.submit(self._batches.get, rank, step + later).result()
+        load_s = (time.monotonic() - begun) / (LOADS - LOADS_AHEAD)
+        batches, scale = self._batches.get(rank, step + LOADS), next(iter(self._problem.loss_scales))
+
+        def one_pass() -> Tensor:
+            with self._problem.drawing(rank, step):
+                return self._pass(at, buffers.clone(), batches, step, 1, scale)[0]
+
+        begun = time.monotonic()
+        self._thread.submit(self._streams.call(one_pass)).result()
+        finish_work(at.device)
+        pass_s = time.monotonic() - begun
+        self.passes.forget()
+        if self._prefetches and self._can_load_beside:
+            self._batches.prefetch(rank, step)
+        samples = sum(map(len, batches))
+        return samples / load_s, samples / pass_s
 
     def close(self) -> None:
         """End the thread. Calls that have not begun are cancelled; one that has is waited for, at most for the time

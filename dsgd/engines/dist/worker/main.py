@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from dsgd.data.protocols import SharedDecoding
 from dsgd.engines.dist.control import Message
 from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.pairwise.plane import Plane, Unreachable
@@ -26,7 +27,7 @@ from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.step_rules import Shard
 from dsgd.host import cuda
 from dsgd.host.gpu_facts import gpu_facts
-from dsgd.host.resources import keep_freed_memory
+from dsgd.host.resources import cores, keep_freed_memory
 from dsgd.problem.precision import prepare
 
 
@@ -64,6 +65,12 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     plane.set_steps(engine.worker.steps)
     limit = limit_of_batch(experiment, problem)
     compute.warm_up(x, buffers, rank, engine.batches)
+    if isinstance(problem.data, SharedDecoding):
+        loaded, taken = compute.input_rates(x, buffers, rank, engine.batches)
+        if rank == 0:  # which is echoed
+            here = f"{cores()} cores for {len(job.devices)} workers"
+            wait = "; it will wait" if loaded < taken else ""
+            print(f"worker 0 loads {loaded:.4g} images/s ({here}), its model takes {taken:.4g}{wait}", flush=True)
     compute.passes.loss_limit = limit
     if facts := gpu_facts(devices):
         client.send("gpu", facts=facts)
