@@ -35,6 +35,7 @@ LOOPS = {
     "diloco": ["diloco"],
     "easgd": ["easgd", "easgd_in_lockstep"],
     "gossip": ["gossip_pull", "gossip_push"],
+    "gasloc": ["gasloc", "laplacian"],
     "choco": ["loop"],
     "relay": ["loop"],
     "corrected": ["d2", "tracking", "qg", "decentlam"],

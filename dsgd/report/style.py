@@ -39,6 +39,7 @@ from dsgd.report.sheet import letter_inches, logarithmic, wrapped
 _ALGORITHMS = (
     "sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree", "adpsgd", "diloco", "localsgd", "sgp", "choco",
     "relay", "compressed", "corrected", "noloco", "streaming", "sparta", "asyncdiloco", "decoupled",
+    "gasloc",
 )  # fmt: skip
 _COLOURS = (
     "#000000", "#c77cae", "#0b3c8c", "#e69f1a", "#b2182b", "#1f8f5f", "#56b4e9", "#7a5230", "#3c6fd8", "#5b2d8e",

@@ -41,6 +41,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("choco", "algo.compressor=topk", "algo.share=0.3", "algo.order=code"),
     ("delayfree", "algo.tau=4"),
     ("diloco", "algo.tau=3", "algo.outer=slowmo"),
+    ("gasloc", "algo.tau=3", "algo.peers=two", "algo.overlap=0.5"),
     ("diloco", "algo.tau=3", "algo.overlap=eager"),
     ("diloco", "algo.tau=3", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     ("streaming", "algo.tau=7", "algo.fragments=2", "algo.delay=2", "algo.bits=8"),

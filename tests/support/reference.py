@@ -242,6 +242,41 @@ def noloco(s: Setting, tau: int, olr: float, beta: float, gamma: float, pairs: C
     return np.array(path)
 
 
+def gasloc(
+    s: Setting,
+    tau: int,
+    eta: float,
+    alpha: float,
+    gamma: float,
+    mixing: Callable[[int], Array],
+    overlap: float = 0.0,
+    overlapped: Callable[[int], Array] | None = None,
+) -> Array:
+    """mixing: W [nodes, nodes] of a round; overlapped: of the gossip during its local steps. The form of the paper,
+    whose Laplacian is a sum over edges."""
+    X, direction = s.xs(), Direction(s)
+    theta = before = X
+    path = [X]
+    for k in range(s.steps):
+        X = X - s.rate(k * s.nodes) * direction(s.gradients(k, X))
+        if (k + 1) % tau == 0 or k + 1 == s.steps:
+            moved = eta * (X - theta)
+            if overlap:
+                theta = theta - overlap * laplacian((overlapped or mixing)(k // tau)) @ theta
+            u = theta + moved
+            X = theta = u - alpha * laplacian(mixing(k // tau)) @ u + gamma * (u - before)
+            before = u
+        path.append(X)
+    return np.array(path)
+
+
+def laplacian(W: Array) -> Array:
+    """1/2 sum over edges of lambda_ij (e_i - e_j)(e_i - e_j)', lambda_ij = 2 W_ij."""
+    e = np.eye(len(W))
+    edges = itertools.combinations(range(len(W)), 2)
+    return sum((W[i, j] * np.outer(e[i] - e[j], e[i] - e[j]) for i, j in edges), np.zeros_like(W))
+
+
 def localsgd(
     s: Setting, tau: int, switch: int = 0, momentum: str = "keep", group: int = 1, inner_tau: int = 1
 ) -> Array:

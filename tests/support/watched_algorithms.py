@@ -259,8 +259,9 @@ class ADPSGD(Observed, adpsgd.ADPSGD):
 
 OF_PACKAGE = (
     "asyncdiloco.AsyncDiLoCo", "choco.CHOCO", "compressed.Compressed", "corrected.Corrected", "decoupled.Decoupled",
-    "delayfree.DelayFree", "diloco.DiLoCo", "downpour.Downpour", "dpsgd.DPSGD", "easgd.EASGD", "gossip.Gossip",
-    "localsgd.LocalSGD", "noloco.NoLoCo", "relay.Relay", "sgp.SGP", "sparta.SPARTA", "streaming.Streaming", "sync.Sync",
+    "delayfree.DelayFree", "diloco.DiLoCo", "downpour.Downpour", "dpsgd.DPSGD", "easgd.EASGD", "gasloc.GASLoC",
+    "gossip.Gossip", "localsgd.LocalSGD", "noloco.NoLoCo", "relay.Relay", "sgp.SGP", "sparta.SPARTA",
+    "streaming.Streaming", "sync.Sync",
 )  # fmt: skip
 CLASSES: dict[str, type] = {"adpsgd": ADPSGD}
 for module, _, name in (text.partition(".") for text in OF_PACKAGE):

@@ -47,8 +47,14 @@ EXACT = LOCKSTEP | {  # go on exactly where they were
     "diloco": ("algo=diloco", "algo.tau=4", "algo.overlap=eager", "algo.olr=0.3"),  # its average goes out again
     "streaming": ("algo=streaming", "algo.tau=8", "algo.fragments=2", "algo.delay=2"),
     "noloco": ("algo=noloco", "algo.tau=4"),
+    "gasloc": ("algo=gasloc", "algo.tau=4", "algo.overlap=1"),  # its exchange goes out again
 }
-CYCLE = dict.fromkeys(EXACT, 1) | {"delayfree": 6, "diloco": 12, "streaming": 12}  # samples of three workers
+CYCLE = dict.fromkeys(EXACT, 1) | {
+    "delayfree": 6,
+    "diloco": 12,
+    "streaming": 12,
+    "gasloc": 12,
+}  # samples of three workers
 ALGORITHMS = {**FREE_RUNNING, **EXACT}
 
 

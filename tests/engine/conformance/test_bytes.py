@@ -67,6 +67,12 @@ FORMULAS: dict[str, Callable[..., tuple[float, float]]] = {
         0,
     ),  # a share of 0.005 of 20 numbers is one
     "noloco": lambda algo, k: (ceil(k / algo.tau), 0),
+    "gasloc": lambda algo, k: (
+        ceil(k / algo.tau)
+        * ((algo.alpha > 0) + (algo.overlap > 0))
+        * {"one": 1, "two": 2, "topology": len(algo.topology.targets(0))}[algo.peers],
+        0,
+    ),
     "gossip": lambda algo, k: (ceil(k / algo.tau), 0),
     "easgd": lambda algo, k: (
         ceil(k / algo.tau) * (2 * (P - 1) / P if algo.variant == "sync" else 1),
@@ -95,6 +101,9 @@ OPTIONS = [
     ("diloco", "algo.tau=4", "algo.overlap=delayed"),
     ("diloco", "algo.tau=4", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     ("noloco", "algo.tau=4"),
+    ("gasloc", "algo.tau=4", "topology=hypercube"),
+    ("gasloc", "algo.tau=4", "algo.peers=one", "algo.overlap=1"),
+    ("gasloc", "algo.tau=4", "algo.peers=two", "algo.overlap=1", "algo.alpha=0"),
     ("sparta", "algo.tau=4"),
     ("streaming", "algo.tau=6", "algo.fragments=2"),
     ("sgp", "topology=one_peer_exponential"),

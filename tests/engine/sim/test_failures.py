@@ -27,6 +27,7 @@ from tests.support.timing import timed
 LOCKSTEP = (
     "sync", "sync algo.backups=1 algo.overlap=false", "dpsgd", "corrected", "choco", "delayfree algo.tau=2",
     "diloco algo.tau=3 algo.code=sparse algo.chunk=8 algo.kept=2", "streaming", "sparta", "noloco", "sgp",
+    "gasloc algo.tau=3 algo.overlap=1",
     "easgd algo.variant=round_robin",
 )  # fmt: skip
 FREE = ("gossip algo.mode=push", "adpsgd", "easgd algo.variant=async", "downpour", "asyncdiloco", "decoupled")

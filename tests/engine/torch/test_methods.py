@@ -60,6 +60,8 @@ METHODS: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "choco, code": ("choco", {"compressor": "qsgd", "order": "code"}, None),
     "relay": ("relay", {}, None),
     "noloco": ("noloco", {"tau": 4}, None),
+    "gasloc": ("gasloc", {"tau": 5, "alpha": 0.8}, "complete"),
+    "gasloc, overlap": ("gasloc", {"tau": 4, "peers": "one", "overlap": 0.5}, None),
 }
 
 

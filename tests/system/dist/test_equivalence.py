@@ -33,6 +33,7 @@ LOCKSTEP: tuple[tuple[str, ...], ...] = (
     ("diloco", "algo.tau=3", "algo.code=sparse", "algo.chunk=8", "algo.kept=2"),
     ("streaming", "algo.tau=5", "algo.fragments=2", "algo.delay=0", "algo.bits=4"),
     ("sparta", "algo.share=0.4", "algo.tau=4"),
+    ("gasloc", "algo.tau=3", "algo.peers=two", "algo.overlap=0.5"),
     ("sgp", "topology=one_peer_exponential"),
 )
 FREE: tuple[tuple[str, ...], ...] = (
