@@ -369,5 +369,6 @@ class Algorithm:
 
         The shard's attribute `x` is its range of the parameters that a late worker starts from, and of the output model
         unless `output` names another vector. Its vectors are part of a checkpoint. Its public methods are the
-        operations of `Worker.call`."""
+        operations of `Worker.call`. If it has an attribute `layout`, the engine sets it to the shapes of the model's
+        parameters; if it has `staleness`, before each operation, to the updates since the worker's last read."""
         raise NotImplementedError

@@ -36,6 +36,7 @@ LOOPS = {
     "easgd": ["easgd", "easgd_in_lockstep"],
     "gossip": ["gossip_pull", "gossip_push"],
     "gasloc": ["gasloc", "laplacian"],
+    "asyncdiloco": ["asyncdiloco", "towards"],
     "choco": ["loop"],
     "relay": ["loop"],
     "corrected": ["d2", "tracking", "qg", "decentlam"],

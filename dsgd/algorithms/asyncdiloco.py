@@ -1,7 +1,8 @@
 """Asynchronous DiLoCo: workers make local steps and send what they have moved; a server applies it as it arrives.
 
 References: delayed Nesterov and local steps in proportion to speed (DyLU): Liu et al. 2024, arXiv 2401.09135. With
-group > 1 HALoS, Kim et al. 2025, arXiv 2506.04531: workers of a region share a local server.
+group > 1 HALoS, Kim et al. 2025, arXiv 2506.04531: workers of a region share a local server. With c_ok > -1 HeLoCo, Al
+Asif et al. 2026, arXiv 2606.00271: differences are turned towards the momentum before they are applied.
 
     each round of worker i:                                x_i   parameters of worker i, [d]
         s = x_i                                            g_i   stochastic gradient at x_i, [d]
@@ -17,25 +18,36 @@ group > 1 HALoS, Kim et al. 2025, arXiv 2506.04531: workers of a region share a 
     after every `updates` of its updates it sends what it has moved on:
         a = c_l when this was last done                    c_l   the local server's parameters, [d]
         c_l = (1 - mix) c_l + mix update(a - c_l) of the global server
+    with c_ok > -1 each block of D, of one parameter tensor, is changed first:      u = D / |D|, v = m / |m|, cos = u v
+        conf = |D| / (|D| + kappa (1 - beta) |m|)
+        cos >= c_ok:  D is left as it is
+        cos < 0:      D = D - min(-k_s cos conf, beta_max) cos |D| v
+        otherwise:    D = |D| w / |w|,   w = (1 - r) u + r v,   r = min(k_d (1 - cos) conf, 1)
+    with delay_power > 0 then all of D:   D = D / (1 + s)^delay_power     s     updates since the worker got its c
 
 With buffer = 1 the server makes Nesterov's steps. With one worker, olr = 1 and beta = 0 this is SGD.
 
 Differences from the papers: the local server of a group is at its first worker, so that a message to it is one between
 two workers, and sends on where this worker ends a round. The speeds are given, not measured. As in the code of HALoS,
 what workers add to c_l while the answer of the global server is awaited reaches the global server with no later update.
-The round under way at the end is lost, and so is what local servers have not sent on.
+The round under way at the end is lost, and so is what local servers have not sent on. HeLoCo's momentum is a moving
+average, (1 - beta) m here, so its momentum steps are shorter by 1 - beta at the same beta. How it weights delays, its
+defaults, and its text beyond these formulas were not read: delay_power is the polynomial of FedAsync (Xie et al. 2019,
+arXiv 1903.03934), and the defaults are ours. Where D or m of a block is 0, the block is left as it is.
 Cost per worker: N / tau_i bytes sent and received a step; a local server in one message as many for its group's
 `updates`. Waits for the round trip to its server.
 A worker that fails (`cluster.failures`): no worker waits. It comes back with c. A local server fails with its worker
 and begins again with c; meanwhile its group goes on, and then sends what several rounds have moved. The global server
-does not fail.
+does not fail. The delay s of the first difference after a failure counts from the last c before it.
 Output model: the global server's c. One worker: exactly SGD at the end of a round for olr = 1 and beta = 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.keys import check_options
@@ -69,6 +81,40 @@ class DelayedNesterov:
         return self.x.clone()
 
 
+@dataclass(eq=False)
+class HeLoCo(DelayedNesterov):
+    """Turn differences towards m and weight them by their delays before applying them. The engine sets layout and
+    staleness."""
+
+    options: AsyncDiLoCo
+    layout: Sequence[tuple[int, ...]] = ()
+    staleness: int = 0
+
+    def update(self, D: Tensor) -> Tensor:
+        changed = D.clone()
+        if self.options.c_ok > -1 and changed.numel():
+            ends = [*accumulate(map(prod, self.layout))][:-1]
+            for block, m in zip(changed.tensor_split(ends), self.m.tensor_split(ends), strict=True):
+                self.turn(block, m)
+        return super().update(changed.mul_((1 + self.staleness) ** -self.options.delay_power))
+
+    def turn(self, D: Tensor, m: Tensor) -> None:
+        """Turn one block D [n] of a difference towards the block m [n] of the momentum, in place."""
+        options, length, momentum = self.options, float(D.square().sum()) ** 0.5, float(m.square().sum()) ** 0.5
+        if not (length > 0 and momentum > 0):
+            return
+        v = m / momentum
+        cos = float((D / length * v).sum())
+        conf = length / (length + options.kappa * (1 - self.beta) * momentum)
+        if cos >= options.c_ok:
+            return
+        if cos < 0:
+            D.sub_(v, alpha=min(-options.k_s * cos * conf, options.beta_max) * cos * length)
+        else:
+            D.div_(length).lerp_(v, min(options.k_d * (1 - cos) * conf, 1.0))
+            D.mul_(length / float(D.square().sum()) ** 0.5)
+
+
 @dataclass(frozen=True)
 class AsyncDiLoCo(Algorithm):
     tau: int = 8  # local steps of a round of the fastest worker
@@ -83,11 +129,21 @@ class AsyncDiLoCo(Algorithm):
     local_buffer: int = 16
     updates: int = 32  # of a local server between two of the global one
     mix: float = 0.25  # share of the global parameters in what a local server goes on with
+    c_ok: float = -1.0  # of HeLoCo: cosine with the momentum from which a block is left as it is; -1: every block
+    k_s: float = 1.0  # strength with which the part of a block against the momentum is taken away
+    beta_max: float = 1.0  # share of this part that is taken away at most
+    k_d: float = 0.5  # strength with which other blocks are turned towards the momentum
+    kappa: float = 1.0  # weight of the momentum's length in the confidence
+    delay_power: float = 0.0  # a difference that is s updates late counts (1 + s)^-delay_power
     servers: ClassVar[int] = 1  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __post_init__(self) -> None:
         check_options(self, tau=">= 1", buffer=">= 1", group=">= 1", local_buffer=">= 1", updates=">= 1")
         check_options(self, olr=">= 0", local_olr=">= 0", beta="in [0, 1)", local_beta="in [0, 1)", mix="in [0, 1]")
+        check_options(self, c_ok="in [-1, 1]", k_s=">= 0", beta_max="in [0, 1]", k_d=">= 0", kappa=">= 0")
+        check_options(self, delay_power=">= 0")
+        if self.group > 1 and (self.c_ok > -1 or self.delay_power > 0):
+            raise ValueError(f"group must be 1 with algo.c_ok > -1 or algo.delay_power > 0, got {self.group}")
         if any(not 0 < factor < float("inf") for factor in self.slow_nodes.values()):
             raise ValueError(f"slow_nodes must have factors > 0, got {dict(self.slow_nodes)}")
 
@@ -149,5 +205,5 @@ class AsyncDiLoCo(Algorithm):
         return server.update(v)
 
     def server(self, x: Tensor) -> DelayedNesterov:
-        kept = (x, x.new_zeros(x.shape), x.new_zeros(x.shape), x.new_zeros(1))
-        return DelayedNesterov(*kept, self.olr, self.beta, self.buffer)
+        state = (x, x.new_zeros(x.shape), x.new_zeros(x.shape), x.new_zeros(1), self.olr, self.beta, self.buffer)
+        return HeLoCo(*state, self) if self.c_ok > -1 or self.delay_power > 0 else DelayedNesterov(*state)

@@ -49,6 +49,7 @@ VARIANTS: list[tuple[str, ...]] = [
     ("localsgd", "algo.tau=3", "algo.switch=5", "algo.momentum=average"),
     ("adpsgd", "algo.peers=topology", "topology=star"),
     ("asyncdiloco", "algo.tau=2", "algo.group=2", "algo.updates=3", "algo.slow_nodes={1: 3.0}"),
+    ("asyncdiloco", "algo.tau=2", "algo.c_ok=0.9", "algo.delay_power=0.5"),
     ("relay", "topology=star"),
     ("sgp", "algo.overlap=1", "topology=one_peer_exponential"),
     ("sgp", "algo.overlap=3", "topology=star"),

@@ -494,13 +494,17 @@ def asyncdiloco(
     local_rule: tuple[float, float, int] = (1.0, 0.0, 1),
     updates: int = 1,
     mix: float = 0.0,
+    changed: Callable[[Array, Array, int], Array] = lambda D, m, late: D,
 ) -> tuple[Array, Array]:
     """taus: local steps of each worker. rule: rate, momentum and buffer of the server; local_rule: of local ones, at
-    the first worker of every `group`. Returns what the workers and the server hold at the end."""
+    the first worker of every `group`. changed: what a server makes of a difference before it applies it, by its
+    momentum and the number of its updates that the worker does not know. Returns what the workers and the server hold
+    at the end."""
     xs, clock = s.xs(), Clock(s)
     servers = {i: Nesterov(s.xs()[0], *local_rule) for i in range(0, s.nodes, group)}
     centre, last, fresh = Nesterov(s.c(), *rule), {i: s.xs()[0] for i in servers}, dict.fromkeys(servers, 0)
     merging: set[int] = set()
+    read = [0] * s.nodes
 
     def merge(i: int) -> Process:
         merging.add(i)
@@ -522,7 +526,9 @@ def asyncdiloco(
             D = start - xs[i]
             if group == 1 or i != host:
                 yield s.latency_s
-            c = (centre if group == 1 else servers[host]).update(D)
+            server = centre if group == 1 else servers[host]
+            c = server.update(changed(D, server.m, server.updates - read[i]))
+            read[i] = server.updates
             fresh[host] += 1
             if group > 1 and i == host and fresh[i] >= updates and i not in merging:
                 clock.start(merge(i))
@@ -539,9 +545,10 @@ class Nesterov:
 
     def __init__(self, c: Array, rate: float, beta: float, buffer: int) -> None:
         self.c, self.m, self.differences = c, np.zeros_like(c), []
-        self.rate, self.beta, self.buffer = rate, beta, buffer
+        self.rate, self.beta, self.buffer, self.updates = rate, beta, buffer, 0
 
     def update(self, D: Array) -> Array:
+        self.updates += 1
         self.differences.append(D)
         self.c = self.c - self.rate * D
         if len(self.differences) == self.buffer:
@@ -549,6 +556,21 @@ class Nesterov:
             self.c = self.c - self.rate * self.buffer * self.beta * self.m
             self.differences = []
         return self.c
+
+
+def towards(D: Array, m: Array, c_ok: float, k_s: float, beta_max: float, k_d: float, kappa: float) -> Array:
+    """HeLoCo's change of one block, of which the part along m and the rest are apart. m: the moving average."""
+    length, v = np.linalg.norm(D), m / np.linalg.norm(m)
+    along = float(D @ v)
+    rest, cosine = D - along * v, along / length
+    conf = length / (length + kappa * np.linalg.norm(m))
+    if cosine >= c_ok:
+        return D
+    if cosine < 0:
+        return rest + (1 - min(k_s * -cosine * conf, beta_max)) * along * v
+    r = min(k_d * (1 - cosine) * conf, 1)
+    turned = (1 - r) * rest + ((1 - r) * along + r * length) * v
+    return turned * length / np.linalg.norm(turned)
 
 
 def decoupled(

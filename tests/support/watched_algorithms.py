@@ -199,6 +199,13 @@ class WatchedServer:
             if isinstance(value, Tensor):
                 setattr(self, name, value)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep it, or hand on what the engine says of the model and of a call."""
+        if name in ("layout", "staleness"):
+            setattr(self._server, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._server, name)
 

@@ -84,10 +84,14 @@ def joined(answers: Mapping[int, Tensor | None]) -> Tensor | None:
 
 
 class Shard:
-    """Serve one range of the vector with the algorithm's server object, and count versions to measure staleness."""
+    """Serve one range of the vector with the algorithm's server object, and count versions to measure staleness.
 
-    def __init__(self, server: Any, nodes: int) -> None:
+    layout: the shapes of the model's parameters, which the object learns if it has an attribute of this name."""
+
+    def __init__(self, server: Any, nodes: int, layout: Sequence[tuple[int, ...]]) -> None:
         self.server = server
+        if hasattr(server, "layout"):
+            server.layout = layout
         self.version = 0  # updates applied so far
         self.read = [0] * nodes  # the version that each worker last read
 
@@ -97,6 +101,8 @@ class Shard:
         """Run one atomic operation. Returns its answer, and the number of updates since this worker's last read."""
         arguments = scalars if part is None else (part, *scalars)
         staleness = self.version - self.read[rank]
+        if hasattr(self.server, "staleness"):
+            self.server.staleness = staleness
         answer = getattr(self.server, operation)(*arguments)
         self.version += part is not None
         if answer is not None:

@@ -85,7 +85,8 @@ class Machine:
             buffers = start if self.timing_only else problem.start_buffers.clone()
             published = (start, 0)  # all nodes share the start, which nobody changes
             self.nodes.append(Node(worker=worker, processor=processor, published=published, buffers=buffers))
-        self.shards = [Shard(experiment.algo.server(part.clone()), p) for part in start.tensor_split(k)] if k else []
+        parts = start.tensor_split(k) if k else []
+        self.shards = [Shard(experiment.algo.server(part.clone()), p, problem.layout) for part in parts]
         counted = (self.message_bytes, self._count_staleness)
         failures = None if self.downtime is None else self._server_failures(self.downtime)
         served = (self._serve, self._take_call, failures)

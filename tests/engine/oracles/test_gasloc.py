@@ -73,6 +73,16 @@ def test_agrees_with_a_numpy_loop_with_random_peers(nodes: int, peers: str) -> N
     assert_close(path.xs, reference.gasloc(s, 2, 0.8, 0.9, 0.6, mixings[0], 0.5, mixings[1]))
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.9])
+def test_late_messages_change_times_alone(alpha: float) -> None:
+    """Also those that arrive after the local steps of their round, which take 3 s."""
+    s = Setting(steps=10, nodes=5, start=SPREAD[:5])
+    algo = gasloc(Ring(), 5, alpha=alpha, overlap=0.5)
+    late, early = run(replace(s, latency_s=7.5), algo), run(s, algo)
+    assert late.marks[-1]["time_s"] > early.marks[-1]["time_s"] + 10
+    assert np.array_equal(late.xs[-1], early.xs[-1])
+
+
 @pytest.mark.parametrize(
     "options",
     [

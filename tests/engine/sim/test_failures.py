@@ -30,7 +30,15 @@ LOCKSTEP = (
     "gasloc algo.tau=3 algo.overlap=1",
     "easgd algo.variant=round_robin",
 )  # fmt: skip
-FREE = ("gossip algo.mode=push", "adpsgd", "easgd algo.variant=async", "downpour", "asyncdiloco", "decoupled")
+FREE = (
+    "gossip algo.mode=push",
+    "adpsgd",
+    "easgd algo.variant=async",
+    "downpour",
+    "asyncdiloco",
+    "decoupled",
+    "asyncdiloco algo.c_ok=0.9",
+)
 SETTING = (
     "experiment=quadratic", "nodes=4", "cluster.gradient_s=0.01", "cluster.message_bytes=1e5", "engine.threads=1",
 )  # fmt: skip

@@ -42,6 +42,7 @@ FREE: tuple[tuple[str, ...], ...] = (
     ("easgd", "algo.tau=1", "algo.momentum=0.7", "algo.servers=2"),
     ("asyncdiloco", "algo.tau=2", "algo.slow_nodes={1: 2.0}"),
     ("asyncdiloco", "algo.tau=2", "algo.group=3", "algo.updates=3", "algo.local_buffer=2"),
+    ("asyncdiloco", "algo.tau=2", "algo.c_ok=0.9", "algo.kappa=0.1", "algo.delay_power=0.5"),
     ("decoupled", "algo.tau=4", "algo.fragments=2", "algo.delay=1", "algo.quorum=2"),
     ("downpour", "algo.n_fetch=2", "algo.server_optimizer=adagrad"),
 )

@@ -140,7 +140,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
     experiment = job.experiment
     p, k = experiment.nodes, experiment.algo.servers
     index = node - p
-    shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p)
+    shard = Shard(experiment.algo.server(job.problem.start.tensor_split(k)[index].clone()), p, job.problem.layout)
     stored = {} if job.state is None else job.state["servers"][index]["vectors"]
     for name, vector in stored.items():
         getattr(shard.server, name).copy_(vector)
