@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from dsgd.cluster.compute_trace import LONGEST_S, ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.cluster.failures import Failures
 from dsgd.cluster.link_matrix import LinkMatrix
+from dsgd.cluster.nccl import Nccl
 from dsgd.keys import Key, Limits, check_limits, check_options
 
 BEST_OF = ("ring", "halving_doubling", "tree")
@@ -54,6 +55,7 @@ class Cluster:
     receive_bandwidth: Annotated[float | None, Key("{} received", BANDWIDTH)] = None
     protocol_efficiency: Annotated[float, Key("{} of it payload", SHARE, unit="%")] = 1.0
     window_bytes: Annotated[float | None, Key("windows of {}", WINDOW)] = None
+    initial_window: Annotated[float | None, Key("from {} on", WINDOW)] = None
     connection_bandwidth: Annotated[float | None, Key("{} a connection", BANDWIDTH)] = None
     streams: Annotated[int, Key("{} connections a pair", FEW)] = 1
     links: Annotated[Mapping[str, Any] | None, Key("regions {:regions}")] = None
@@ -64,11 +66,13 @@ class Cluster:
     islands: Annotated[int, Key("{} islands", ISLANDS)] = 1
     wan_bandwidth: Annotated[float | None, Key("{} between islands", BANDWIDTH)] = None
     wan_latency_s: Annotated[float | None, Key("{} latency between islands", SECONDS)] = None
+    nccl: Annotated[Mapping[str, Any] | None, Key("NCCL: {:entries}")] = None
     receive_overhead_s: Annotated[float, Key("{} for each received vector", SECONDS)] = 0.0
     chunks_per_message: Annotated[int, Key("{} chunks a message", FEW)] = 1
     collective: Annotated[str, Key("all-reduce {}")] = "best"
     collective_messages: Annotated[bool, Key("simulated message by message")] = False
     slice_bytes: Annotated[float | None, Key("slices of {}", PART)] = None
+    chunk_bytes: Annotated[float | None, Key("loops over chunks of {}", PART)] = None
     collective_startup_s: Annotated[float, Key("{} before each all-reduce", SECONDS)] = 0.0
     bucket_bytes: Annotated[float | None, Key("buckets of {}", PART)] = None
     bucket_startup_s: Annotated[float, Key("{} before each bucket", SECONDS)] = 0.0
@@ -90,6 +94,7 @@ class Cluster:
     replayed = _read_once("compute_trace", ComputeTrace.read)  # gradient times
     failing = _read_once("failures", Failures.from_entry)  # when nodes fail
     link_matrix = _read_once("links", LinkMatrix.from_entry)  # what is between regions
+    of_nccl = _read_once("nccl", Nccl.from_entry)  # how it is set up
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -110,6 +115,8 @@ class Cluster:
             raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
         if self.links is not None and self.islands != 1:
             raise ValueError(f"islands must be 1 with links, whose regions take their place, got {self.islands}")
+        if self.of_nccl is not None:
+            self._check_nccl()
         links = self.link_matrix
         for congestion in map(Congestion.from_entry, self.congestion):
             for region in congestion.between or ():
@@ -119,8 +126,12 @@ class Cluster:
         if self.congestion and self.islands == 1 and links is None:
             raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
         named = ", ".join(name for name in COLLECTIVES if name != "best")
-        random = {"congestion": self.congestion, "loss": self.loss, "links.loss": links is not None and links.lossy}
-        for name, given in random.items():
+        if self.initial_window is not None and not self.initial_window <= (self.window_bytes or 0):
+            given = f"{self.initial_window:g} and {'null' if self.window_bytes is None else f'{self.window_bytes:g}'}"
+            raise ValueError(f"initial_window must be at most window_bytes, to which it grows, got {given}")
+        by_messages = {"congestion": self.congestion, "loss": self.loss, "initial_window": self.initial_window}
+        by_messages["links.loss"] = links is not None and links.lossy
+        for name, given in by_messages.items():
             if given and not self.collective_messages:
                 rule = f"collective_messages must be true with {name}, which no formula knows, and collective one of"
                 raise ValueError(f"{rule} {named}, got false and {self.collective}")
@@ -145,6 +156,16 @@ class Cluster:
             if stall.every_s is not None and stall.every_s < least_s:
                 rule = f"every_s must be >= {least_s:g} ({MOST_STALLS} stalls in {self.longest_s:g} s of work)"
                 raise ValueError(f"stalls: {rule}, got {stall.every_s}")
+
+    def _check_nccl(self) -> None:
+        if self.islands < 2:
+            raise ValueError(f"islands must be >= 2 with nccl, of which they are the hosts, got {self.islands}")
+        if self.collective != "best" or self.collective_messages:
+            given = f"{self.collective} and collective_messages={str(self.collective_messages).lower()}"
+            raise ValueError(f"collective must be best, by its formula, with nccl, which chooses, got {given}")
+        for name in ("slice_bytes", "chunk_bytes", "window_bytes", "connection_bandwidth"):
+            if (value := getattr(self, name)) is not None:
+                raise ValueError(f"{name} must be null with nccl, whose hosts have none, got {value:g}")
 
     @property
     def longest_s(self) -> float:
@@ -193,6 +214,11 @@ class Cluster:
         return self.window_bytes is not None or self.connection_bandwidth is not None
 
     @property
+    def cuts_parts(self) -> bool:
+        """Tell whether a collective hands on less than a node's whole part at once."""
+        return self.slice_bytes is not None or self.chunk_bytes is not None
+
+    @property
     def best_of(self) -> tuple[str, ...]:
         """Return what collective=best chooses from, as far as it has a formula."""
         return BEST_OF if self.islands == 1 and self.links is None else BEST_OF_ISLANDS
@@ -200,7 +226,7 @@ class Cluster:
     @property
     def with_formula(self) -> tuple[str, ...]:
         """Return the collectives that have a formula on this network."""
-        if self.links is not None or (self.islands > 1 and (self.limits_connections or self.slice_bytes)):
+        if self.links is not None or (self.islands > 1 and (self.limits_connections or self.cuts_parts)):
             return ("ring",)
         if self.islands > 1:
             return BEST_OF_ISLANDS
@@ -240,6 +266,16 @@ class Cluster:
         if self.window_bytes is not None and (turn_s := 2 * latency_s + self.window_bytes / line_bytes_per_s) > 0:
             each = min(each, self.window_bytes / turn_s)
         return self.streams * each if self.streams * each < line_bytes_per_s else inf
+
+    def first_turns(self, latency_s: float, line_bytes_per_s: float) -> list[tuple[float, float]]:
+        """Return what the connections of a pair carry together in each of their first round trips, and its seconds:
+        a window that doubles from `initial_window` until it is `window_bytes` (RFC 5681, slow start)."""
+        turns, window = [], self.initial_window
+        while window is not None and window < (self.window_bytes or 0):
+            together = self.streams * window
+            turns.append((together, max(2 * latency_s + window / line_bytes_per_s, together / line_bytes_per_s)))
+            window *= 2
+        return turns
 
     def check(self, nodes: int) -> None:
         """Raise ValueError if a node is named that a cluster of `nodes` workers does not have, or they do not make

@@ -61,7 +61,8 @@ class AllReduces:
             if cluster.collective == "hierarchical":
                 steps = partial(hierarchical, islands=self._links.islands)
             elif cluster.collective in SLICED:
-                steps = partial(steps, slice_bytes=cluster.slice_bytes)
+                chunks = {"chunk_bytes": cluster.chunk_bytes} if cluster.collective == "ring" else {}
+                steps = partial(steps, slice_bytes=cluster.slice_bytes, **chunks)
             ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
             self._messages = CollectiveMessages(
                 loop, network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)

@@ -29,18 +29,27 @@ class Step:
 Steps = Callable[[int, float], Iterator[Step]]  # of a node, for so many bytes
 
 
-def ring(p: int, node: int, n_bytes: float, item_bytes: int, slice_bytes: float | None = None) -> Iterator[Step]:
+def ring(
+    p: int,
+    node: int,
+    n_bytes: float,
+    item_bytes: int,
+    slice_bytes: float | None = None,
+    chunk_bytes: float | None = None,
+) -> Iterator[Step]:
     """Yield the steps of a ring, with the segments of the real one: whole numbers of items, whether p divides them or
-    not. What is left of n_bytes goes with the last segment. With slices a segment goes in equal ones."""
+    not. What is left of n_bytes goes with the last segment. With slices a segment goes in equal ones. With chunks the
+    ring goes round in loops, with an equal part of each segment."""
     items = int(n_bytes // item_bytes)
-    slices = slice_count(n_bytes / p, slice_bytes)
+    loops = slice_count(n_bytes / p, chunk_bytes)
+    slices = slice_count(n_bytes / (p * loops), slice_bytes)
 
     def rounds() -> Iterator[Round]:
-        for j in range(2 * (p - 1)):
+        for j in [*range(2 * (p - 1))] * loops:
             segment = (node - j) % p
             size = (items * (segment + 1) // p - items * segment // p) * item_bytes
             remainder = n_bytes - items * item_bytes if segment == p - 1 else 0
-            yield (node + 1) % p, (node - 1) % p, (size + remainder) / slices, slices
+            yield (node + 1) % p, (node - 1) % p, (size + remainder) / (loops * slices), slices
 
     return _handed_on(rounds())
 

@@ -13,6 +13,9 @@ from math import ceil, inf, log2
 import numpy as np
 
 from dsgd.cluster import BEST_OF, Cluster
+from dsgd.cluster.nccl import Nccl
+from dsgd.engines.sim.nccl_time import nccl_s
+from dsgd.engines.sim.nccl_tuner import Hosts
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Links:
     to and from a star's centre, and of its port in both directions; how many islands there are, and what is between.
 
     hops: of the ring, by node, where they differ in more than islands do. slice_bytes: in which parts are handed on.
-    candidates: what `best` chooses from."""
+    chunk_bytes: what each node of a ring has of one of its loops.
+    candidates: what `best` chooses from. nccl: what chooses in its place."""
 
     latency_s: float
     bytes_per_s: float
@@ -44,7 +48,9 @@ class Links:
     from_centre_bytes_per_s: float = inf
     hops: tuple[Hop, ...] | None = None
     slice_bytes: float | None = None
+    chunk_bytes: float | None = None
     candidates: Sequence[str] = BEST_OF
+    nccl: Nccl | None = None
 
 
 def slice_count(n_bytes: float, slice_bytes: float | None) -> int:
@@ -62,20 +68,22 @@ def ring_s(p: int, n_bytes: float, links: Links) -> float:
 
     With n slices of s = N / (n p B) each round begins when the first slice of the one before is there and the port is
     free: (2 (p - 1) - 1) max(n s, a + s) + n s + a, so that latency shows only where it is longer than the rest of a
-    part."""
+    part. With chunks the ring goes round in loops, each with its part of the vector: so many times the rounds, with
+    parts that are so much smaller."""
+    loops = slice_count(n_bytes / p, links.chunk_bytes)
     if links.hops is not None:
-        return _ring_of_hops_s(p, n_bytes, links.hops, links.slice_bytes)
+        return _ring_of_hops_s(p, n_bytes, links.hops, links.slice_bytes, loops)
     if links.islands > 1:
         return _ring_of_islands_s(p, n_bytes, links)
-    slices = slice_count(n_bytes / p, links.slice_bytes)
+    part_bytes, rounds = n_bytes / (p * loops), 2 * (p - 1) * loops
+    part_s, slices = part_bytes / links.bytes_per_s, slice_count(part_bytes, links.slice_bytes)
     if slices > 1:
-        part_s = n_bytes / (p * links.bytes_per_s)
-        return (2 * p - 3) * max(part_s, links.latency_s + part_s / slices) + part_s + links.latency_s
-    return 2 * (p - 1) * (links.latency_s + n_bytes / (p * links.bytes_per_s))
+        return (rounds - 1) * max(part_s, links.latency_s + part_s / slices) + part_s + links.latency_s
+    return rounds * (links.latency_s + part_s)
 
 
 @lru_cache(maxsize=64)
-def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: float | None) -> float:
+def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: float | None, loops: int) -> float:
     """Time of the same ring over hops that differ, slice after slice.
 
     The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before is there:
@@ -84,12 +92,12 @@ def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: 
     latency_s, port, slowest = (
         np.array([getattr(hop, name) for hop in hops]) for name in ("latency_s", "port_bytes_per_s", "bytes_per_s")
     )
-    slices = slice_count(n_bytes / p, slice_bytes)
-    size = n_bytes / (p * slices)
+    slices = slice_count(n_bytes / (p * loops), slice_bytes)
+    size = n_bytes / (p * loops * slices)
     port_s, slowest_s = size / port, size / slowest
     there = np.zeros((slices, p))  # when the slices of the round before have come from the left
     free, end = np.zeros(p), np.zeros(p)
-    for _ in range(2 * (p - 1)):
+    for _ in range(2 * (p - 1) * loops):
         for k in range(slices):
             begin = np.maximum(free, there[k])
             free = begin + port_s
@@ -194,6 +202,9 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
     (the first of equals). One node needs none."""
     if p == 1:
         return 0.0, "none"
+    if links.nccl is not None:
+        k, network = links.islands, (links.wan_bytes_per_s, links.wan_latency_s)
+        return nccl_s(n_bytes, Hosts(k, p // k, links.bytes_per_s, *network, links.nccl))
     names = links.candidates if collective == "best" else (collective,)
     return min(((COSTS[name](p, n_bytes, links), name) for name in names), key=lambda cost: cost[0])
 
@@ -209,7 +220,7 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
     """Return the bytes that a node sends, and receives, in one all-reduce; node p is the centre of a star."""
     if name == "none":
         return 0.0
-    if name in ("ring", "hierarchical"):
+    if name in ("ring", "hierarchical") or name.startswith("nccl"):  # of NCCL's trees the mean, as there are several
         return 2 * (p - 1) / p * n_bytes
     if name == "star":
         return (p if node == p else 1) * n_bytes
@@ -227,7 +238,7 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
 
 def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
     """Return the bytes that leave each island in one all-reduce, and enter it."""
-    around = {"none": 1, "ring": p, "hierarchical": islands}[name]  # how many nodes or islands the ring passes
+    around = {"none": 1, "ring": p, "nccl_ring": p}.get(name, islands)  # how many nodes or islands the ring passes
     return 2 * (around - 1) / around * n_bytes
 
 
@@ -245,7 +256,7 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
         islands = {"wan_latency_s": cluster.latency_between_islands_s, "wan_bytes_per_s": uplink}
     matrix = cluster.link_matrix
     hops = None
-    if matrix is not None or (cluster.islands > 1 and (cluster.limits_connections or cluster.slice_bytes)):
+    if matrix is not None or (cluster.islands > 1 and (cluster.limits_connections or cluster.cuts_parts)):
         hops = tuple(_hop(cluster, nodes, node, rates, receiving) for node in range(nodes))
     return Links(
         cluster.latency_s,
@@ -258,7 +269,9 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
         from_centre_bytes_per_s=from_centre,
         hops=hops,
         slice_bytes=cluster.slice_bytes,
+        chunk_bytes=cluster.chunk_bytes,
         candidates=[name for name in cluster.best_of if name in cluster.with_formula],
+        nccl=cluster.of_nccl,
     )
 
 

@@ -28,12 +28,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from dsgd.cluster import Cluster
 from dsgd.cluster.compute_trace import Congestion
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.routes import Flow, RegionLink, Routes
+from dsgd.engines.sim.routes import Connection, Flow, RegionLink, Routes
 from dsgd.streams import stream
 
 PortMessage = tuple[
@@ -274,9 +275,10 @@ def _routes(
             if i != j
         }
 
-    def connection(sender: int, receiver: int, latency_s: float) -> float:
+    def connection(sender: int, receiver: int, latency_s: float) -> Connection | None:
         line = min(rates[sender], receiving[receiver], cluster.between(region_of[sender], region_of[receiver])[1])
-        return cluster.connection_bytes_per_s(latency_s, line)
+        rate, turns = cluster.connection_bytes_per_s(latency_s, line), cluster.first_turns(latency_s, line)
+        return Connection(rate, turns=turns, pause_s=cluster.retransmit_s) if turns or rate < inf else None
 
     congestion = [] if matrix is not None else [Congestion.from_entry(entry) for entry in cluster.congestion]
     return Routes(

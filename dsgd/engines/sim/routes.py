@@ -80,6 +80,31 @@ class Pipe:
             now_s = until_s
 
 
+@dataclass(eq=False)
+class Connection(Pipe):
+    """The connections from one port to another. turns: bytes and seconds of each round trip before they have their
+    rate, at the beginning and after pause_s of silence (RFC 5681, 4.1)."""
+
+    turns: Sequence[tuple[float, float]] = ()
+    pause_s: float = 0.0
+    _sent: float = 0.0  # bytes since they began
+
+    def through(self, now_s: float, size: float, last_bit_s: float) -> tuple[float, float]:
+        if now_s > self._free_s + self.pause_s:
+            self._sent = 0.0
+        return super().through(now_s, size, last_bit_s)
+
+    def _finish(self, now_s: float, size: float) -> float:
+        begin, end, passed = self._sent, self._sent + size, 0.0
+        self._sent = end
+        for n_bytes, seconds in self.turns:
+            share = max(0.0, min(end, passed + n_bytes) - max(begin, passed)) / n_bytes
+            now_s += share * seconds
+            size -= share * n_bytes
+            passed += n_bytes
+        return super()._finish(now_s, max(0.0, size))
+
+
 @dataclass(frozen=True, slots=True)
 class RegionLink:
     """The link from one region to another. congestion: of it, each with its number among all."""
@@ -103,8 +128,8 @@ class Routes:
 
     region_of: of every port. uplink_bytes_per_s: of a region's uplink, each direction; None: there are none. latency_s:
     of a message between regions without a link of their own. congestion: of all uplinks. seed: of the run. links: by
-    (from, to). latency_within_s: of a message within a region. connection_bytes_per_s: what a pair's connections carry,
-    of sender, receiver and latency; inf where they carry whatever comes."""
+    (from, to). latency_within_s: of a message within a region. connection: makes a pair's connections, of sender,
+    receiver and latency; None where they carry whatever comes."""
 
     def __init__(
         self,
@@ -116,14 +141,14 @@ class Routes:
         seed: int = 0,
         links: Mapping[tuple[int, int], RegionLink] | None = None,
         latency_within_s: float = 0.0,
-        connection_bytes_per_s: Callable[[int, int, float], float] | None = None,
+        connection: Callable[[int, int, float], Connection | None] | None = None,
     ) -> None:
         self.regions = max(region_of) + 1
         self._loop = loop
         self._region_of = list(region_of)
         self._latency_s = latency_s
         self._latency_within_s = latency_within_s
-        self._connection_bytes_per_s = connection_bytes_per_s
+        self._connection = connection
         self._routes: dict[tuple[int, int], Route | None] = {}
 
         def pipe(bytes_per_s: float, congestion: Sequence[tuple[int, Congestion]], *key: int) -> Pipe:
@@ -154,9 +179,8 @@ class Routes:
         link_s, link = self._links.get((here, there), (self._latency_s, None))
         latency_s = self._latency_within_s if within else link_s
         pipes: list[Pipe] = []
-        if self._connection_bytes_per_s is not None:
-            rate = self._connection_bytes_per_s(sender, receiver, latency_s)
-            pipes += [Pipe(rate)] if rate < inf else []
+        if self._connection is not None and (connection := self._connection(sender, receiver, latency_s)) is not None:
+            pipes.append(connection)
         if within:
             return Route(latency_s, pipes, None) if pipes else None
         pipes += [*self._out[here : here + 1], *([link] if link else []), *self._in[there : there + 1]]

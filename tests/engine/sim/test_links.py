@@ -198,3 +198,63 @@ def test_a_link_loses_its_own_messages() -> None:
         timed(WHOLE, dataclasses.replace(cluster, links=losing | {"loss": None}), 6, 5).summary().get("messages_resent")
         is None
     )
+
+
+@few
+@given(data=st.data(), loops=st.sampled_from([1, 2, 3]), slices=st.sampled_from([1, 2]))
+def test_a_ring_over_chunks_takes_what_the_formula_says(
+    close: Close, data: st.DataObject, loops: int, slices: int
+) -> None:
+    """Over ports, islands and links, with as many rounds in each loop as in the one of a whole ring."""
+    p = data.draw(st.sampled_from([2, 4, 6]))
+    plain = data.draw(clusters(collective="ring"))
+    assert plain.message_bytes is not None
+    part = plain.message_bytes / p
+    cut = {"chunk_bytes": part / loops, "slice_bytes": part / loops / slices if slices > 1 else None}
+    both(close, dataclasses.replace(plain, **cut), p)
+    far = {"latency_s": [[None, 0.02], [None, None]], "bandwidth": [[None, 1e9], [5e8, None]]}
+    for more in ({"islands": 2, "wan_latency_s": 0.2}, {"links": {"regions": ["a", "b"], **far}}):
+        both(close, dataclasses.replace(plain, **cut, **more), p)
+
+
+def test_each_loop_of_a_ring_pays_its_latencies(close: Close) -> None:
+    """2 (p - 1) (a + c / B) for each of N / (p c) loops; with two slices 2 (p - 1) max(c / B, a + c / 2 B)."""
+    p, a, c = 4, 0.05, 4e6
+    cluster = Cluster(0.0, 1e9, a, message_bytes=8 * p * c, collective="ring", chunk_bytes=c)
+    close(both(close, cluster, p, steps=1), 8 * 6 * (a + c * 8 / 1e9))
+    sliced_s = both(close, dataclasses.replace(cluster, slice_bytes=c / 2), p, steps=1)
+    close(sliced_s, 8 * 6 * max(c * 8 / 1e9, a + c * 4 / 1e9) + c * 4 / 1e9)
+    close(both(close, dataclasses.replace(cluster, chunk_bytes=None), p, steps=1), 6 * (a + 8 * c * 8 / 1e9))
+
+
+def test_a_connection_starts_slowly(close: Close) -> None:
+    """W (T - (log2(W / IW) - 1) R) bytes in T, but for the part of W that the first windows bring: after
+    n = log2(W / IW) round trips it has sent W - IW. And again after a silence."""
+    a, w = 0.05, 1.28e6
+    turn_s = 2 * a + w * 8 / 1e12
+    steady = Cluster(0.0, 1e12, a, message_bytes=50 * w, window_bytes=w)
+    slow = dataclasses.replace(steady, initial_window=w / 128, collective_messages=True, collective="ring")
+    steady_s, slow_s = (timed(PAIR, each, 2, 1).time_s for each in (steady, slow))
+    close(steady_s, a + 50 * turn_s)
+    first = sum(2 * a + w / 2**k * 8 / 1e12 for k in range(1, 8))
+    close(slow_s, a + first + (50 - 127 / 128) * turn_s)
+    assert slow_s - steady_s == pytest.approx((7 - 1) * 2 * a, rel=0.01)
+    close(timed(PAIR, slow, 2, 3).time_s, slow_s + 2 * steady_s)  # a pause shorter than that is none
+    rested = dataclasses.replace(slow, gradient_s=1.0)
+    close(timed(WHOLE, rested, 2, 3).time_s, 3 * (1.0 + slow_s + a))  # in two rounds
+
+
+def test_a_short_message_needs_no_more_than_its_first_windows(close: Close) -> None:
+    """Three initial windows: one of them in the first round trip, two in the second; with streams as much in each."""
+    a, n = 0.05, 3 * 15_000
+    by_messages: Any = {"collective": "ring", "collective_messages": True}
+    slow = Cluster(0.0, 1e12, a, message_bytes=n, window_bytes=1e6, initial_window=15_000.0, **by_messages)
+    close(timed(PAIR, slow, 2, 1).time_s, a + 4 * a + n * 8 / 1e12)
+    many = dataclasses.replace(slow, streams=8, message_bytes=8 * n)
+    assert timed(PAIR, many, 2, 1).time_s == pytest.approx(5 * a, rel=1e-3)
+
+
+def test_a_slow_start_ends_at_the_window() -> None:
+    for window, rule in ((None, "must be at most window_bytes"), (1e6, "collective_messages must be true with")):
+        with pytest.raises(ValueError, match=rule):
+            Cluster(0.0, 1e9, 0.0, window_bytes=window, initial_window=15_000.0)
