@@ -50,7 +50,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dsgd.checks import check_options
+from dsgd.keys import check_options
 from dsgd.streams import stream
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm, Worker
