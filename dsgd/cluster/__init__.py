@@ -55,7 +55,7 @@ class Cluster:
     receive_bandwidth: Annotated[float | None, Key("{} received", BANDWIDTH)] = None
     protocol_efficiency: Annotated[float, Key("{} of it payload", SHARE, unit="%")] = 1.0
     window_bytes: Annotated[float | None, Key("windows of {}", WINDOW)] = None
-    initial_window: Annotated[float | None, Key("from {} on", WINDOW)] = None
+    initial_window_bytes: Annotated[float | None, Key("from {} on", WINDOW)] = None
     connection_bandwidth: Annotated[float | None, Key("{} a connection", BANDWIDTH)] = None
     streams: Annotated[int, Key("{} connections a pair", FEW)] = 1
     links: Annotated[Mapping[str, Any] | None, Key("regions {:regions}")] = None
@@ -126,10 +126,11 @@ class Cluster:
         if self.congestion and self.islands == 1 and links is None:
             raise ValueError(f"congestion must be [] without islands, whose uplinks it slows, got {self.congestion}")
         named = ", ".join(name for name in COLLECTIVES if name != "best")
-        if self.initial_window is not None and not self.initial_window <= (self.window_bytes or 0):
-            given = f"{self.initial_window:g} and {'null' if self.window_bytes is None else f'{self.window_bytes:g}'}"
-            raise ValueError(f"initial_window must be at most window_bytes, to which it grows, got {given}")
-        by_messages = {"congestion": self.congestion, "loss": self.loss, "initial_window": self.initial_window}
+        first, whole = self.initial_window_bytes, self.window_bytes
+        if first is not None and (whole is None or first > whole):
+            given = f"{first:g} and {'null' if whole is None else f'{whole:g}'}"
+            raise ValueError(f"initial_window_bytes must be at most window_bytes, to which it grows, got {given}")
+        by_messages = {"congestion": self.congestion, "loss": self.loss, "initial_window_bytes": first}
         by_messages["links.loss"] = links is not None and links.lossy
         for name, given in by_messages.items():
             if given and not self.collective_messages:
@@ -269,8 +270,8 @@ class Cluster:
 
     def first_turns(self, latency_s: float, line_bytes_per_s: float) -> list[tuple[float, float]]:
         """Return what the connections of a pair carry together in each of their first round trips, and its seconds:
-        a window that doubles from `initial_window` until it is `window_bytes` (RFC 5681, slow start)."""
-        turns, window = [], self.initial_window
+        a window that doubles from `initial_window_bytes` until it is `window_bytes` (RFC 5681, slow start)."""
+        turns, window = [], self.initial_window_bytes
         while window is not None and window < (self.window_bytes or 0):
             together = self.streams * window
             turns.append((together, max(2 * latency_s + window / line_bytes_per_s, together / line_bytes_per_s)))

@@ -233,7 +233,7 @@ def test_a_connection_starts_slowly(close: Close) -> None:
     a, w = 0.05, 1.28e6
     turn_s = 2 * a + w * 8 / 1e12
     steady = Cluster(0.0, 1e12, a, message_bytes=50 * w, window_bytes=w)
-    slow = dataclasses.replace(steady, initial_window=w / 128, collective_messages=True, collective="ring")
+    slow = dataclasses.replace(steady, initial_window_bytes=w / 128, collective_messages=True, collective="ring")
     steady_s, slow_s = (timed(PAIR, each, 2, 1).time_s for each in (steady, slow))
     close(steady_s, a + 50 * turn_s)
     first = sum(2 * a + w / 2**k * 8 / 1e12 for k in range(1, 8))
@@ -248,7 +248,7 @@ def test_a_short_message_needs_no_more_than_its_first_windows(close: Close) -> N
     """Three initial windows: one of them in the first round trip, two in the second; with streams as much in each."""
     a, n = 0.05, 3 * 15_000
     by_messages: Any = {"collective": "ring", "collective_messages": True}
-    slow = Cluster(0.0, 1e12, a, message_bytes=n, window_bytes=1e6, initial_window=15_000.0, **by_messages)
+    slow = Cluster(0.0, 1e12, a, message_bytes=n, window_bytes=1e6, initial_window_bytes=15_000.0, **by_messages)
     close(timed(PAIR, slow, 2, 1).time_s, a + 4 * a + n * 8 / 1e12)
     many = dataclasses.replace(slow, streams=8, message_bytes=8 * n)
     assert timed(PAIR, many, 2, 1).time_s == pytest.approx(5 * a, rel=1e-3)
@@ -257,4 +257,4 @@ def test_a_short_message_needs_no_more_than_its_first_windows(close: Close) -> N
 def test_a_slow_start_ends_at_the_window() -> None:
     for window, rule in ((None, "must be at most window_bytes"), (1e6, "collective_messages must be true with")):
         with pytest.raises(ValueError, match=rule):
-            Cluster(0.0, 1e9, 0.0, window_bytes=window, initial_window=15_000.0)
+            Cluster(0.0, 1e9, 0.0, window_bytes=window, initial_window_bytes=15_000.0)
