@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         given = sys.argv[1:] if args is None else list(args)
         options, unknown = self.parse_known_args(given, namespace)
         if unknown:
-            self.error(unrecognized(unknown, given))
+            self.error(unknown_arguments(unknown, given))
         return options
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -76,7 +76,7 @@ def exit_status(program: str, work: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
 
 
-def unrecognized(unknown: Sequence[str], given: Sequence[str]) -> str:
+def unknown_arguments(unknown: Sequence[str], given: Sequence[str]) -> str:
     """Return the error for unknown arguments of a command line."""
     flags = [word for word in unknown if word.startswith("-")]  # others may be values that a key would have
     text = f"unrecognized arguments: {' '.join(flags or unknown)}"
@@ -107,7 +107,7 @@ def version_line() -> str:
     return f"dsgd {version('dsgd')}"
 
 
-def opened(arguments: Sequence[str]) -> list[str]:
+def open_mappings(arguments: Sequence[str]) -> list[str]:
     """Return a command line in which free mappings are set as Hydra lets new keys be set, by `++`: as a whole,
     model.arguments={width: 3}, which adds to the keys that are there, or by key, model.arguments.width=3."""
     free = tuple(f"{key}{sign}" for key in FREE for sign in "=.")
@@ -120,7 +120,7 @@ def key_of(override: str) -> str:
 
 
 def as_typed(override: str) -> str:
-    """Return an override as it was before `opened`."""
+    """Return an override as it was before `open_mappings`."""
     return override.removeprefix("++") if override.startswith(tuple(f"++{key}" for key in FREE)) else override
 
 
@@ -159,7 +159,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line of dsgd-run. Raises ValueError."""
     options, unknown = run_parser().parse_known_args(arguments)
     if unknown:
-        raise ConfigError(unrecognized(unknown, arguments))
+        raise ConfigError(unknown_arguments(unknown, arguments))
     if options.multirun and options.cfg:
         raise ConfigError("--cfg must be given without -m, got both")
     check_quotes(options.overrides)

@@ -33,13 +33,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from dsgd.cli.arguments import BY_NODE, RUN_FOLDER, SWEEP_FOLDER, as_typed, check_hydra, key_of, one_line, opened
+from dsgd.cli.arguments import BY_NODE, RUN_FOLDER, SWEEP_FOLDER, as_typed, check_hydra, key_of, one_line, open_mappings
 from dsgd.cli.folders import remove_empty
 from dsgd.cli.wrong_keys import misplaced, suggestion, unknown_choice, without_value
 from dsgd.report.units import without_units
 from dsgd.runner.configuration import KEYS, SweepOptions
 from dsgd.runner.plan import Plan
-from dsgd.runner.values import CHOSEN, ConfigError, build, checked, locate, shown, with_numbers
+from dsgd.runner.values import CHOSEN, ConfigError, build, convert, locate, shown, with_numbers
 
 if TYPE_CHECKING:
     from dsgd.engines.dist.launch.agreement import Joined
@@ -134,7 +134,7 @@ class ConfigTree:
 
     def load(self, overrides: Sequence[str]) -> DictConfig:
         """Compose the configuration of a command line, not yet resolved. Raises ConfigError."""
-        overrides = opened(overrides)
+        overrides = open_mappings(overrides)
         for override in self.parse(overrides):
             if override.is_sweep_override():
                 raise ConfigError(f"{override.key_or_group} must be one value, got {override.get_value_string()}")
@@ -245,7 +245,7 @@ class ConfigTree:
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parse overrides by Hydra's grammar. Raises ConfigError."""
-        overrides = opened(overrides)
+        overrides = open_mappings(overrides)
         try:
             new = [text for text in dict.fromkeys(overrides) if text not in self._parsed]
             parser = OverridesParser.create(config_loader=self.loader)
@@ -342,7 +342,7 @@ def _job(config: DictConfig, overrides: Sequence[str], number: int | None = None
         raise ConfigError(_reason(error)) from error
     if not path:
         raise ConfigError(f"{key} must be a folder, got {path!r}")
-    checked(path, str, key)
+    convert(path, str, key)
     folders: Any = OmegaConf.to_container(hydra.run if number is None else hydra.sweep, resolve=False)
     timed, at_once = "${now:" in str(folders["dir"]), 1 if number is None else _at_once(config)
     return Job(values, list(overrides), Path(path), Path(top), timed=timed, at_once=at_once)

@@ -105,7 +105,7 @@ def remove_empty(folder: Path, standing: Path) -> None:
 
 
 @contextmanager
-def owned(folder: Path, key: str) -> Iterator[None]:
+def folder_lock(folder: Path, key: str) -> Iterator[None]:
     """Keep other commands out of the folder that `key` names, which is made if it is not there and goes if it is empty.
 
     Waits for the runs that a killed command has left behind: they end by themselves. Raises ConfigError if another

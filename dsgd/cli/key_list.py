@@ -15,7 +15,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from dsgd.cli.arguments import opened, run_parser
+from dsgd.cli.arguments import open_mappings, run_parser
 from dsgd.cli.compose import ConfigTree
 
 WIDTH, COLUMN = 100, 44  # characters of a line, and before a comment, at most
@@ -35,7 +35,7 @@ def help_text(tree: ConfigTree, overrides: Sequence[str]) -> str:
     """Return what --help prints beside overrides. Raises ConfigError."""
     config = tree.load(overrides)
     groups = [f"{group}: {', '.join(sorted(tree.choices(group)))}" for group in sorted(tree.groups)]
-    keys = key_list(config, files_of(tree.loader, tree.config_name, opened(overrides)))
+    keys = key_list(config, files_of(tree.loader, tree.config_name, open_mappings(overrides)))
     flags = [
         f"{', '.join(action.option_strings)}: {action.help}"
         for action in run_parser()._actions

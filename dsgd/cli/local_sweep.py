@@ -24,7 +24,7 @@ from typing import IO
 
 from dsgd.cli.arguments import SWEEP_FOLDER, one_line
 from dsgd.cli.compose import ConfigTree, Job
-from dsgd.cli.folders import check_writable, existing_ancestor, new_folder, owned, refuse_links, remove_empty
+from dsgd.cli.folders import check_writable, existing_ancestor, folder_lock, new_folder, refuse_links, remove_empty
 from dsgd.cli.jobs import EXIT_STATUS, plan_job, set_command, show, used
 from dsgd.cli.tally import LOOK_S, Tally
 from dsgd.engines.execute import execute, import_engines
@@ -66,7 +66,7 @@ def run_sweep(tree: ConfigTree, options: Namespace, arguments: Sequence[str], in
         with ExitStack() as stack:
             for folder, standing in {job.top: job.standing for job in reversed(jobs)}.items():
                 stack.callback(remove_empty, folder, standing or folder)
-                stack.enter_context(owned(folder, SWEEP_FOLDER))
+                stack.enter_context(folder_lock(folder, SWEEP_FOLDER))
             sweep = LocalSweep(jobs, jobs[0].at_once, outcome, interruption)
             sweep.run(interruption.end)
     except ConfigError as error:  # of a folder in use

@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from dsgd.report.labels import did_you_mean
-from dsgd.runner.values import explained
+from dsgd.runner.values import withdrawal
 
 # groups of keys that other commands take
 ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-compare compare.on=slurm"}
@@ -39,7 +39,7 @@ def names_elsewhere() -> dict[str, dict[str, Any]]:
 
 def unknown_key(key: str, config: DictConfig) -> str:
     """Return an error text for a key that does not exist, with near names: first of the same group, then anywhere."""
-    if line := explained(key, config.hydra.runtime.choices.get("algo")):
+    if line := withdrawal(key, config.hydra.runtime.choices.get("algo")):
         return line
     if commands := ELSEWHERE.get(key.partition(".")[0]):
         return f"{key} is not a key of a run: it belongs to {commands}"
@@ -60,7 +60,7 @@ def unknown_key(key: str, config: DictConfig) -> str:
 
 def unknown_choice(group: str, choice: str, known: Sequence[str]) -> str:
     """Return an error text for a choice that a group does not have."""
-    if line := explained(f"{group}={choice}"):
+    if line := withdrawal(f"{group}={choice}"):
         return line
     named = method_elsewhere(choice) if group == "algo" else None
     hint = f"; that is algo={named} here" if named else suggestion(choice, known)

@@ -12,16 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dsgd.cli.arguments import check_quotes, command_parser, key_of, opened
+from dsgd.cli.arguments import check_quotes, command_parser, key_of, open_mappings
 from dsgd.cli.compose import ConfigTree, options_of
-from dsgd.cli.folders import check_file, check_writable, owned
+from dsgd.cli.folders import check_file, check_writable, folder_lock
 from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import CAPTION_HELP, LOG_HELP, log_axes
 from dsgd.cli.tally import Tally
 from dsgd.comparison.crossing_runs import check_crossing, check_engine, check_target, find_crossing
 from dsgd.comparison.entries import Composer, Entry
 from dsgd.comparison.options import CompareOptions
-from dsgd.comparison.rounds import LocalRunner, Runner, SlurmRunner, Usage, ended
+from dsgd.comparison.rounds import LocalRunner, Runner, SlurmRunner, Usage, command_status
 from dsgd.comparison.stages import ComparisonResult, Search, cells, contenders_of, measure, measure_cell, tune
 from dsgd.comparison.tuning import middle, open_edges, working_range
 from dsgd.data.own_sets import sharing
@@ -32,7 +32,7 @@ from dsgd.record.safe_text import counted
 from dsgd.report.look import WIDTHS, Look
 from dsgd.report.units import without_units
 from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
-from dsgd.runner.values import ConfigError, build, ends_are_errors, prefixed, shown
+from dsgd.runner.values import ConfigError, build, ends_are_errors, key_prefix, shown
 
 SETTING, SETTING_BYTES = "comparison.json", 2**20
 # of the options, for the same comparison
@@ -49,7 +49,7 @@ Any override of dsgd-run; compare.KEY=VALUE as conf/compare.yaml explains. Repea
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns its exit status, see `ended`."""
+    """Run a command line; returns its exit status, see `command_status`."""
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             report(result, look, typed.html)
             show_use(winner(result), typed.script)
 
-    return ended("dsgd-compare", work)
+    return command_status("dsgd-compare", work)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,7 +109,7 @@ def compare(
     Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
     check_quotes(overrides)
     settings, contender_overrides = [], []
-    for text in opened(overrides):
+    for text in open_mappings(overrides):
         (settings if key_of(text).partition(".")[0] in ("compare", "slurm") else contender_overrides).append(text)
     config_dir = str(Path(config_dir).resolve()) if config_dir else None
     options = compare_options([word for word in settings if not _is_of_slurm(word)], config_dir)
@@ -130,7 +130,7 @@ def compare(
     )
     interruption.check()
     _check_folder(folder, contender_overrides, options)
-    with owned(folder, "--folder"):
+    with folder_lock(folder, "--folder"):
         _claim(folder, contender_overrides, options)
         print(_beginning(entries, options, folder), file=sys.stderr)
         conditions, each = cells(options.whatif), len(entries) * options.seeds
@@ -154,7 +154,7 @@ def compare_options(overrides: Sequence[str], config_dir: str | None = None) -> 
     """Build the options of a comparison from `compare.KEY=VALUE`. Raises ConfigError."""
     values = options_of(CompareOptions, "compare", overrides, config_dir, "compare")
     if values["crossing"] is not None:  # whose unit the bracket has
-        with prefixed(None):
+        with key_prefix(None):
             values["bracket"] = without_units(values["bracket"], str(values["crossing"]))
     return build(CompareOptions, values, "compare")
 

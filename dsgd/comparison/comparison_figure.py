@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 from dsgd.comparison.comparison_table import comparison_table, ratio_text, tuning_notes
 from dsgd.comparison.comparison_verdict import comparison_verdict
-from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, aim_text, compared
+from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, aim_text, rank_contenders
 from dsgd.record.reader import number
 from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
@@ -298,7 +298,7 @@ def write_comparison(
 
     Returns what verdict.txt says. Raises ValueError for contenders that cannot be compared, OSError for files that
     cannot be written."""
-    result = compared(_with_safe_names(contenders), prices if by_cost else None)
+    result = rank_contenders(_with_safe_names(contenders), prices if by_cost else None)
     text = comparison_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
     lines = [text, unsmoothed_note(result.runs), *ratios, setting_text(result.runs), *tuning_notes(result)]
@@ -316,7 +316,7 @@ def page_figures(
 
     prices: by which costs are compared; None: times."""
     with drawing("screen", log):
-        return [svg_text(figure) for figure in comparison_parts(compared(_with_safe_names(contenders), prices))]
+        return [svg_text(figure) for figure in comparison_parts(rank_contenders(_with_safe_names(contenders), prices))]
 
 
 def _with_safe_names(contenders: Sequence[Contender]) -> list[Contender]:

@@ -9,7 +9,7 @@ from typing import Any
 from dsgd.comparison.comparison_figure import contender_series, page_figures, write_comparison
 from dsgd.comparison.comparison_table import comparison_table
 from dsgd.comparison.comparison_verdict import Overtaking
-from dsgd.comparison.contenders import compared, contender_scalings
+from dsgd.comparison.contenders import contender_scalings, rank_contenders
 from dsgd.comparison.stages import ComparisonResult, contenders_of
 from dsgd.comparison.tradeoffs import write_front, write_overtaking
 from dsgd.comparison.winner_map import map_cell, write_map
@@ -37,7 +37,7 @@ def report(result: ComparisonResult, look: Look, html: str | None) -> None:
 
 def winner(result: ComparisonResult) -> Mapping[str, Any]:
     """Return the configuration of the first of the contenders, with the values that were chosen."""
-    first = compared(result.contenders, result.options.deciding_prices).standings[0]
+    first = rank_contenders(result.contenders, result.options.deciding_prices).standings[0]
     return first.contender.runs[0].config
 
 
@@ -47,7 +47,7 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
     Returns the lines below the table, which no other table has to repeat."""
     prices, deciding = result.options.prices, result.options.deciding_prices
     verdict = write_comparison(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
-    standings = compared(result.contenders, deciding)
+    standings = rank_contenders(result.contenders, deciding)
     table = comparison_table(standings, prices)
     table.print(table_console())
     known = table.caption.split("\n")
@@ -71,7 +71,7 @@ def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) ->
     shown_cells = [
         map_cell(
             {key: cell.conditions[key] for key in axes},
-            compared(contenders_of(result.searches, cell.runs), result.options.deciding_prices),
+            rank_contenders(contenders_of(result.searches, cell.runs), result.options.deciding_prices),
             {search.entry.name for search in result.searches} - cell.measured,
         )
         for cell in result.cells

@@ -40,7 +40,7 @@ def times(ratio: Estimate) -> str:
     return f"{middle}{interval} times"
 
 
-def listed(names: Sequence[str]) -> str:
+def enumeration(names: Sequence[str]) -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     shown = [in_sentence(name) for name in names]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
@@ -82,7 +82,7 @@ def _first(comparison: Comparison) -> str:
     rivals = [standing for standing in others if standing.missed < comparison.seeds]
     if tied := [standing.name for standing in rivals if not standing.behind]:
         what = f"at {goal} {after} {value}" if timed else f"with a loss of {value} at the end"
-        return f"{name} is ahead, {what}, but {listed(tied)} cannot be told apart from it"
+        return f"{name} is ahead, {what}, but {enumeration(tied)} cannot be told apart from it"
     near = rivals[0] if rivals else others[0]
     factor, rival = times(near.ratio), in_sentence(near.name)
     if not rivals or (math.isinf(near.score.median) and not factor):
@@ -112,10 +112,10 @@ def _nobody(comparison: Comparison) -> str:
     accuracy = estimate([number(run.final("test_accuracy")) for run in first.runs]).median
     nearest = comparison.aim is not None and comparison.aim.field == "test_accuracy" and accuracy < comparison.aim.level
     all_names = [standing.name for standing in comparison.standings]
-    none, near = f"Of {listed(all_names)} none", ""
+    none, near = f"Of {enumeration(all_names)} none", ""
     if nearest:
         none, near = f"None of the {len(all_names)} contenders", f"; {name} ends nearest to it, at {accuracy:.3g}"
-        near += f", before {listed(all_names[1:])}"
+        near += f", before {enumeration(all_names[1:])}"
     least_s = min(end_s(run) for run in comparison.runs)
     within = f" within {three_digits(least_s)} s" if timed and math.isfinite(least_s) else ""
     return f"{none} {does}{within}{near}"
@@ -141,7 +141,7 @@ def _others(comparison: Comparison) -> str:
         (name, factor), *more = known
         clauses.append(", ".join([f"{name} {verb} {factor}{measure}", *map(" ".join, more)]))
     clauses += [f"{name} is behind" for name, factor in factors if not factor]
-    clauses += [f"{listed(names)} cannot be told apart" for names in ties]
+    clauses += [f"{enumeration(names)} cannot be told apart" for names in ties]
     return "; ".join([*clauses, *_missed(comparison)])
 
 
@@ -168,7 +168,7 @@ def _missed(comparison: Comparison) -> list[str]:
         if standing.missed and (note or not mentioned):
             groups.setdefault((standing.missed, note), []).append(standing)
     return [
-        f"{listed([standing.name for standing in group])} {_how(comparison, group)}{note}"
+        f"{enumeration([standing.name for standing in group])} {_how(comparison, group)}{note}"
         for (_, note), group in groups.items()
     ]
 
@@ -249,20 +249,20 @@ def overtaking_sentence(overtaking: Overtaking) -> str:
     """Return `bandwidth: gossip reaches a test accuracy of 0.9 first below 310 Mbit/s [250 Mbit/s, 400 Mbit/s], sync
     above it`, and how sure that is."""
     value, seeds = overtaking.value, len(overtaking.bounds)
-    low = written(overtaking.key, value.low) if value.low > 0 else "unknown"
-    high = written(overtaking.key, value.high) if math.isfinite(value.high) else "unknown"
+    low = in_its_unit(overtaking.key, value.low) if value.low > 0 else "unknown"
+    high = in_its_unit(overtaking.key, value.high) if math.isfinite(value.high) else "unknown"
     sure = f"; confidence {coverage(seeds, left_out(seeds)):.0%} from {seeds} seeds" if seeds > 1 else "; one seed"
     outside = sum(low == 0 or math.isinf(high) for low, high in overtaking.bounds)
     unbounded = f"; {outside} of them without a crossing in the bracket" if outside else ""
     goal = aim_text(aim_of(overtaking.all_runs[0]))
     name, below, above = quantity(overtaking.key, []).name, in_sentence(overtaking.below), in_sentence(overtaking.above)
     return (
-        f"{name}: {below} reaches {goal} first below {written(overtaking.key, value.median)} "
+        f"{name}: {below} reaches {goal} first below {in_its_unit(overtaking.key, value.median)} "
         f"[{low}, {high}], {above} above it{sure}{unbounded}."
     )
 
 
-def written(key: str, value: float) -> str:
+def in_its_unit(key: str, value: float) -> str:
     """Return a value of a key as people read it: `310 Mbit/s`."""
     unit = unit_of(key)
     return f"{value:.3g}" if unit is None else in_units(value, unit)

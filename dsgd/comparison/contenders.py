@@ -160,7 +160,7 @@ class Comparison:
         return [run for standing in self.standings for run in standing.runs]
 
 
-def compared(contenders: Sequence[Contender], prices: Prices | None = None) -> Comparison:
+def rank_contenders(contenders: Sequence[Contender], prices: Prices | None = None) -> Comparison:
     """Score and sort the contenders, by the median of their ratios to the first; who is not apart by that, by median
     score, then who missed least, then the best at the end.
 
@@ -175,7 +175,7 @@ def compared(contenders: Sequence[Contender], prices: Prices | None = None) -> C
 
     def ratio(contender: Contender, other: Contender) -> Estimate:
         both = scores[contender.label], scores[other.label]
-        return paired_ratio(*both, corrected(len(contenders)), ends[contender.label], ends[other.label])
+        return paired_ratio(*both, bonferroni_confidence(len(contenders)), ends[contender.label], ends[other.label])
 
     def sooner(contender: Contender) -> int:
         """Return how many others are sooner than this one on most seeds."""
@@ -202,14 +202,14 @@ def pairs_of(contenders: int) -> int:
     return max(1, math.comb(contenders, 2))
 
 
-def corrected(contenders: int) -> float:
+def bonferroni_confidence(contenders: int) -> float:
     """Return the confidence of each interval that gives all of them together CONFIDENCE, by Bonferroni."""
     return 1 - (1 - CONFIDENCE) / pairs_of(contenders)
 
 
 def confidence_of(seeds: int, contenders: int) -> float:
     """Return the confidence of all intervals together that so many seeds give at least."""
-    each = coverage(seeds, left_out(seeds, corrected(contenders)))
+    each = coverage(seeds, left_out(seeds, bonferroni_confidence(contenders)))
     return 1 - pairs_of(contenders) * (1 - each)
 
 
@@ -237,7 +237,7 @@ def final_loss(run: Run) -> float:
 
 def distinguishable(comparison: Comparison, standing: Standing, other: Standing) -> bool:
     """Check that the interval of the ratio of two contenders, corrected for their number, does not hold 1."""
-    ratio = paired_ratio(standing.scores, other.scores, corrected(len(comparison.standings)))
+    ratio = paired_ratio(standing.scores, other.scores, bonferroni_confidence(len(comparison.standings)))
     return ratio.low > 1 or ratio.high < 1
 
 

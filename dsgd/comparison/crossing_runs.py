@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dsgd.cli.compose import Job
-from dsgd.comparison.comparison_verdict import Overtaking, written
+from dsgd.comparison.comparison_verdict import Overtaking, in_its_unit
 from dsgd.comparison.contenders import score
 from dsgd.comparison.entries import Composer, Entry
 from dsgd.comparison.options import Bracket
 from dsgd.comparison.rounds import Runner
-from dsgd.comparison.stages import Search, derived, derives
+from dsgd.comparison.stages import Search, derives, whatif_run
 from dsgd.record.reader import Run
 from dsgd.runner.values import ConfigError
 
@@ -146,7 +146,7 @@ def _measured(
             name = search.entry.name
             measured = [next(records) for _ in seeds]
             if timed[name]:
-                measured = [derived(before[name][seed], run) for seed, run in zip(seeds, measured, strict=True)]
+                measured = [whatif_run(before[name][seed], run) for seed, run in zip(seeds, measured, strict=True)]
             sides.append(measured)
         for seed, pair in zip(seeds, zip(*sides, strict=True), strict=True):
             pairs[value, seed] = (pair[0], pair[1])
@@ -170,7 +170,7 @@ def _leader_below(bracket: Bracket, searches: Sequence[Search], ends: Sequence[S
     names = [search.entry.name for search in searches]
     counts = [
         f"{names[0]} is ahead on {of_end.count(True)} of {seeds} seeds and {names[1]} on {of_end.count(False)} "
-        f"at {written(bracket.key, value)}"
+        f"at {in_its_unit(bracket.key, value)}"
         for value, of_end in zip((bracket.low, bracket.high), leads, strict=True)
     ]
     raise ConfigError(

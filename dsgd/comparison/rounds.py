@@ -146,7 +146,7 @@ class Usage(Exception):
     """A command has no arguments: lines with examples, and one line that names the missing argument."""
 
 
-def ended(program: str, work: Callable[[Interruption], None]) -> int:
+def command_status(program: str, work: Callable[[Interruption], None]) -> int:
     """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
     a signal, for which the work looks where it can end."""
     try:

@@ -26,9 +26,9 @@ from dsgd.comparison.tuning import (
     Outcome,
     Values,
     best,
-    combined,
     expected_values,
     limit_s,
+    median_outcome,
     next_values,
     outcome,
     working_range,
@@ -95,7 +95,7 @@ def tune(
         records = iter(runner.run(jobs, expected + later, about=True))
         for search, point, count in owners:
             tried = [next(records) for _ in range(count)]
-            search.outcomes[point] = combined([outcome(run) for run in tried])
+            search.outcomes[point] = median_outcome([outcome(run) for run in tried])
             search.runs += tried
 
 
@@ -132,7 +132,7 @@ def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:
     return barrier and only_times and measured.clock == "virtual" and not timed_out
 
 
-def derived(measured: Run, timing: Run) -> Run:
+def whatif_run(measured: Run, timing: Run) -> Run:
     """Return the run that a timing-only one stands for: with the marks of the measured one, as far as it came."""
     samples, seconds = ([float(mark[name]) for mark in timing.metrics] for name in ("samples", "time_s"))
     marks: list[dict[str, Any]] = [
@@ -177,7 +177,7 @@ def measure_cell(
     timed = sum(len(before[search.entry.name]) for search in unchanged)
     runs = measure(anew, composer, runner, *overrides, later=timed + later)
     for name, timings in measure(unchanged, composer, runner, *overrides, "engine.gradients=none", later=later).items():
-        runs[name] = [derived(run, timing) for run, timing in zip(before[name], timings, strict=True)]
+        runs[name] = [whatif_run(run, timing) for run, timing in zip(before[name], timings, strict=True)]
     return MeasuredCell(conditions, runs, frozenset(search.entry.name for search in anew))
 
 

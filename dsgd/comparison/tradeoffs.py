@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from dsgd.comparison.comparison_figure import contender_series
 from dsgd.comparison.comparison_table import ratio_cell
 from dsgd.comparison.comparison_verdict import Overtaking, in_sentence, overtaking_sentence, three_digits
-from dsgd.comparison.contenders import Contender, Prices, aim_text, compared, score
+from dsgd.comparison.contenders import Contender, Prices, aim_text, rank_contenders, score
 from dsgd.record.safe_text import for_terminal, lines_for_terminal
 from dsgd.report.curves import time_label
 from dsgd.report.fields import estimate_of
@@ -45,7 +45,8 @@ class FrontPoint:
 def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
     """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
     times, costs = (
-        {standing.name: standing.score for standing in compared(contenders, by).standings} for by in (None, prices)
+        {standing.name: standing.score for standing in rank_contenders(contenders, by).standings}
+        for by in (None, prices)
     )
     medians = {name: (times[name].median, costs[name].median) for name in times}
     reached = {name: here for name, here in medians.items() if math.isfinite(sum(here))}
@@ -78,7 +79,7 @@ def front_sentence(points: Sequence[FrontPoint]) -> str:
 def front_figure(contenders: Sequence[Contender], prices: Prices) -> Figure:
     """Draw time against cost, median and interval of each contender, and a line through the front. Raises NoData."""
     points = front_points(contenders, prices)
-    result = compared(contenders)
+    result = rank_contenders(contenders)
     styles = {line.label: line.style for line in contender_series(result)}
     figure, (axes,) = panels(1)
     handles: dict[str, Artist] = {}

@@ -78,7 +78,7 @@ class Outcome:
     loss: float
 
 
-def combined(outcomes: Sequence[Outcome]) -> Outcome:
+def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """Return what the seeds of the same values came to: the median time, infinite where a seed missed the target, and
     the mean loss. Values that miss it on a few seeds would else be preferred, as the shortest budgets do."""
     times, losses = [outcome.time_s for outcome in outcomes], [outcome.loss for outcome in outcomes]
@@ -110,9 +110,9 @@ def next_values(
     missing = [values for values in grid if values not in outcomes]
     coarse = on_grid(axes, outcomes)
     if not missing:
-        missing = [values for values in beside(axes, best(coarse)) if values not in outcomes]
+        missing = [values for values in neighbours(axes, best(coarse)) if values not in outcomes]
     if not missing and fine:
-        missing = [values for values in beside(axes, best(coarse), half_way=True) if values not in outcomes]
+        missing = [values for values in neighbours(axes, best(coarse), half_way=True) if values not in outcomes]
     return missing[: most - len(outcomes)]
 
 
@@ -139,7 +139,7 @@ def on_grid(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> dict[Va
     }
 
 
-def beside(axes: Sequence[Axis], values: Values, half_way: bool = False) -> list[Values]:
+def neighbours(axes: Sequence[Axis], values: Values, half_way: bool = False) -> list[Values]:
     """Return the values that differ from these in one key: by one factor, or half of it, which integers have not."""
     return [
         (*values[:i], neighbour, *values[i + 1 :])

@@ -21,7 +21,7 @@ from dsgd.data.in_memory import Classification
 from dsgd.data.items import EVALUATION_BATCH, check_alike, read_sample, type_name
 from dsgd.data.own_sets import Samples, Sizes, check_length
 from dsgd.data.partition import evaluation_order
-from dsgd.data.protocols import hashed
+from dsgd.data.protocols import content_hash
 from dsgd.host.resources import available_memory, total_memory
 from dsgd.streams import seeded_streams, stream, stream_states
 
@@ -196,4 +196,4 @@ def _check_streams(before: dict[str, object]) -> None:
 
 
 def _bits(value: Tensor, label: int) -> str:
-    return hashed([str(value.dtype), str(tuple(value.shape)), value, str(label)])
+    return content_hash([str(value.dtype), str(tuple(value.shape)), value, str(label)])

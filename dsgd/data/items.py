@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from dsgd.data import DataLost
-from dsgd.data.ahead import BatchesAhead, EvaluationRead, TrainingRead
 from dsgd.data.in_memory import CrossEntropy, move_and_mirror, movements
 from dsgd.data.own_sets import OwnSets, Samples
 from dsgd.data.partition import Partition, evaluation_order
+from dsgd.data.read_ahead import BatchesAhead, EvaluationRead, TrainingRead
 from dsgd.models import RAISED, first_line
 from dsgd.streams import seeded_streams, stream
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from dsgd.data import DataLost
-from dsgd.host.fork import Holdings, lacking, open_in_forks
+from dsgd.host.fork import Holdings, open_in_forks, surplus
 from dsgd.models import call_by_path, first_line
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class OwnSets:
 
     def _check(self, held: Sequence[str], before: Holdings) -> None:
         """Raise DataLost unless this process has opened for itself what the one before it held."""
-        if missing := lacking(held, Holdings.now().since(before).others):
+        if missing := surplus(held, Holdings.now().since(before).others):
             rule = f"{self.name} must open what it reads from whenever it is called, as processes cannot share it"
             raise DataLost(f"{rule}, got {_listed(missing)}, opened once")
 

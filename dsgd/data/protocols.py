@@ -194,7 +194,7 @@ def difference(digest: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapp
     return None
 
 
-def hashed(parts: Iterable[Tensor | np.ndarray | str]) -> str:
+def content_hash(parts: Iterable[Tensor | np.ndarray | str]) -> str:
     """Return a hash of arrays, with their types and shapes, and texts."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
@@ -225,7 +225,11 @@ def _in_memory(data: Data, test: bool) -> Digest:
     else:
         values, labels = data.test_set if test else data.train_set
         inputs = [values[torch.from_numpy(_order(len(values))[:AT_ONCE])]]
-    return {"samples": {"1": str(len(labels))}, "labels": {"all": hashed([labels])}, "inputs": {"some": hashed(inputs)}}
+    return {
+        "samples": {"1": str(len(labels))},
+        "labels": {"all": content_hash([labels])},
+        "inputs": {"some": content_hash(inputs)},
+    }
 
 
 def _of_samples(data: SingleSamples, test: bool) -> Digest:
@@ -234,9 +238,9 @@ def _of_samples(data: SingleSamples, test: bool) -> Digest:
     samples = data.count(test)
     order = _order(samples).tolist()
     with seeded_streams():
-        again = [hashed(data.sample(test, index)) for index in order[:LEAST]]
+        again = [content_hash(data.sample(test, index)) for index in order[:LEAST]]
     with seeded_streams():
-        is_drawn = again != [hashed(data.sample(test, index)) for index in order[:LEAST]]
+        is_drawn = again != [content_hash(data.sample(test, index)) for index in order[:LEAST]]
     inputs, labels = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
     parts: Digest = {"samples": {"1": str(samples)}, "labels": {}, "inputs": {}}
     deadline, due = time.monotonic() + LIMIT_S, LEAST

@@ -1,8 +1,8 @@
 """Have processes read batches ahead, and put the pieces of each into slots of shared memory.
 
 The processes share one socket, so that an idle one takes each request. They end with the process that started them,
-however that ends. How they are started, and what is in a slot, is said by those who use a pool: `ahead.py`, which forks
-them, and `images/pool.py`, which starts a program.
+however that ends. The users of a pool say how the processes start and what is in a slot: `read_ahead.py` forks them,
+and `images/loader.py` starts a program.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from dsgd.gradients.evaluators import GradientEvaluator, PendingGradient
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, has_own_code, own_function, short_message, watched
+from dsgd.problem.slots import ModelFailed, has_own_code, hook_of, own_function, short_message
 from dsgd.streams import stream_states
 
 STEPS = 2
@@ -36,7 +36,7 @@ ParameterPoint = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
     """Return why only the module itself can compute its gradients; None if nothing speaks against other ways. device:
     where to try. Raises ModelFailed for a module that cannot be trained."""
-    if (reason := watched(problem.module)) is not None:
+    if (reason := hook_of(problem.module)) is not None:
         return reason
     if problem.state.shared:
         return f"{problem.state.shared}, which share memory"

@@ -28,7 +28,7 @@ from subprocess import TimeoutExpired
 from types import TracebackType
 from typing import NamedTuple
 
-from dsgd.host.signals import blocked, end_with_parent, raise_swallowed
+from dsgd.host.signals import block_signals, end_with_parent, raise_swallowed
 from dsgd.host.stop import EXIT_INTERRUPTED, STOP_SIGNALS
 
 OPENMP = re.compile(r"/.*/lib[gi]?omp\d*[-.].*$", re.MULTILINE)  # runtimes; a process may have loaded several
@@ -100,7 +100,7 @@ def reopen(files: Mapping[int, tuple[int, int]]) -> None:
         os.close(other)
 
 
-def lacking(names: Iterable[str], others: Iterable[str]) -> list[str]:
+def surplus(names: Iterable[str], others: Iterable[str]) -> list[str]:
     """Return those of some names that have no counterpart of their kind among others: socket, pipe or thread."""
     left, missing = Counter(map(_kind, others)), list[str]()
     for name in names:
@@ -133,7 +133,7 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     files = positions()
-    with blocked(STOP_SIGNALS) as mask:
+    with block_signals(STOP_SIGNALS) as mask:
         pid = os.fork()
         if pid == 0:
             status = 1
@@ -272,7 +272,7 @@ class Children:
         """Fork a process that calls `function`, where signals do what they did here before the block. It also gets
         those that have come before: the caller may not have seen the last one yet."""
         reading, writing = os.pipe()
-        with blocked(STOP_SIGNALS):  # a signal is either in the list already or comes to a child that is known
+        with block_signals(STOP_SIGNALS):  # a signal is either in the list already or comes to a child that is known
             child = self._children[reading] = _Child(name, deque(self.signals))
 
         def prepare() -> None:

@@ -100,7 +100,7 @@ def raise_swallowed(handlers: Iterable[Any]) -> None:
 
 
 @contextmanager
-def blocked(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
+def block_signals(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
     """Keep signals from this thread inside of the block, at whose end they come; yields the mask before."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
@@ -189,7 +189,7 @@ class StopRequests(Armed):
 
 
 @contextmanager
-def remembered(numbers: Sequence[signal.Signals]) -> Iterator[StopRequests]:
+def remember_signals(numbers: Sequence[signal.Signals]) -> Iterator[StopRequests]:
     """Yield the requests to stop that these signals make."""
     requests = StopRequests()
 

@@ -71,7 +71,7 @@ def measure_workers(
     statistics [nb]. None of no workers, and of data without classes. accuracies_of: faster than one by one."""
     accuracies: list[float] = []
     if problem.data.classes and xs:
-        places, first = distinct(xs, buffers)
+        places, first = unique_models(xs, buffers)
         measure_all = accuracies_of or partial(_accuracies, problem)
         different = measure_all([xs[i] for i in first], [buffers[i] for i in first])
         accuracies = [different[index] for index in places]
@@ -102,7 +102,7 @@ def output_model(
     return output, problem.state.mean(buffers)
 
 
-def distinct(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+def unique_models(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list[int], list[int]]:
     """Find equal models of consecutive workers, which are evaluated once; after an all-reduce all are equal.
 
     Returns for each worker the index of its model among the different ones, and for each of these its first worker."""

@@ -17,10 +17,10 @@ from dsgd.data.protocols import (
     EVALUATION_BATCH,
     Digest,
     MovableData,
+    content_hash,
     data_digest,
     difference,
     evaluation_batches,
-    hashed,
     sample_losses,
 )
 from dsgd.experiment import Experiment
@@ -376,7 +376,7 @@ def problem_digest(problem: Problem) -> Digest:
     module = problem.module
     kinds = {PARAMETERS: module.named_parameters(), BUFFERS: module.named_buffers()}
     layouts = {
-        kind: {"all": hashed(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors)}
+        kind: {"all": content_hash(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors)}
         for kind, tensors in kinds.items()
     }
     return data_digest(problem.data) | layouts
@@ -384,7 +384,7 @@ def problem_digest(problem: Problem) -> Digest:
 
 def start_digest(problem: Problem) -> str:
     """Return a hash of the vectors that training starts from."""
-    return hashed([problem.start, problem.start_buffers])
+    return content_hash([problem.start, problem.start_buffers])
 
 
 def complaint(

@@ -122,12 +122,12 @@ def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
 
 def has_own_code(module: nn.Module) -> bool:
     """Tell whether a module runs code that is neither torch's, nor torchvision's, nor of this package."""
-    return watched(module) is not None or not all(
+    return hook_of(module) is not None or not all(
         f"{type(part).__module__}.".startswith(KNOWN) for part in module.modules()
     )
 
 
-def watched(module: nn.Module) -> str | None:
+def hook_of(module: nn.Module) -> str | None:
     """Return what a module has that acts when its layers are called or its gradients are computed, and that its own
     `forward` does not show: a hook, a patched method, a parametrization, a tensor of another type. None: nothing."""
     if any(getattr(hooks_of_all, name, None) for name in _HOOKS_OF_ALL):

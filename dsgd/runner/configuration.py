@@ -18,7 +18,7 @@ from dsgd.keys import check_options
 from dsgd.optim.optimizer import SGD
 from dsgd.optim.schedule import Schedule
 from dsgd.record.trackers import MlflowOptions, TensorboardOptions, WandbOptions, chosen
-from dsgd.runner.values import CHOSEN, MOVED, ConfigError, build, checked, prefixed, shown, with_numbers
+from dsgd.runner.values import CHOSEN, MOVED, ConfigError, build, convert, key_prefix, shown, with_numbers
 from dsgd.topology import Topology
 from dsgd.worker import Algorithm
 
@@ -52,7 +52,7 @@ def why_not(algo: Algorithm) -> str | None:
 def check_code(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
     """Raise ConfigError for a stored configuration that leads to an import, unless the given one leads to the same with
     the same arguments, or says that the stored one is trusted. where: the stored one is."""
-    if checked(given.get(TRUSTED, False), bool, TRUSTED):
+    if convert(given.get(TRUSTED, False), bool, TRUSTED):
         return
     ours = code_of(given)
     for group, code in code_of(stored).items():
@@ -190,7 +190,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"{key} must be given, got nothing")
         if key not in KEYS:
             raise ConfigError(f"{key} is not a key of the configuration; it has {', '.join(KEYS)}")
-    nodes, batch_size, seed = (checked(values[key], int, key) for key in ("nodes", "batch_size", "seed"))
+    nodes, batch_size, seed = (convert(values[key], int, key) for key in ("nodes", "batch_size", "seed"))
     for key, value, least in (("nodes", nodes, 1), ("batch_size", batch_size, 1), ("seed", seed, 0)):
         if value < least:
             raise ConfigError(f"{key} must be >= {least}, got {value}")
@@ -199,26 +199,26 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     if (precision := values["precision"]) not in PRECISIONS:
         raise ConfigError(f"precision must be one of {', '.join(PRECISIONS)}, got {shown(precision)}")
     parts = {group: build(cls, values[group], group) for group, cls in PARTS.items()}
-    with prefixed(None):
-        track = checked(values["track"], list[str], "track")
+    with key_prefix(None):
+        track = convert(values["track"], list[str], "track")
         trackers = chosen(track, parts.pop("wandb"), parts.pop("tensorboard"), parts.pop("mlflow"))
     engine, cluster, model, data = parts.pop("engine"), parts["cluster"], parts["model"], parts["data"]
 
-    with prefixed("cluster"):
+    with key_prefix("cluster"):
         cluster.check(nodes)
-    with prefixed(None):
+    with key_prefix(None):
         model.check(data.input_shape, data.classes)
         if engine.gradients != "none":  # without gradients no data are drawn, and any number of nodes is fine
             data.check(nodes, batch_size)
     topology_config = build(None, values["topology"], "topology")
-    with prefixed("topology", fields=topology_config):
+    with key_prefix("topology", fields=topology_config):
         topology = topology_config.build(nodes, seed)
     algo = build(None, values["algo"], "algo", topology=topology, seed=seed)
-    parts |= {key: checked(values[key], bool, key) for key in ("channels_last", "compile", "trace")}
+    parts |= {key: convert(values[key], bool, key) for key in ("channels_last", "compile", "trace")}
     parts |= {"algo": algo, "topology": topology, "gradients": engine.gradients, "device": engine.device}
-    with prefixed(None):
+    with key_prefix(None):
         experiment = Experiment(nodes=nodes, batch_size=batch_size, seed=seed, precision=precision, **parts)
-    with prefixed("algo", fields=algo):
+    with key_prefix("algo", fields=algo):
         algo.check(nodes, experiment.peak_lr, experiment.optimizer.momentum)
     if algo.needs_sgd and not isinstance(experiment.optimizer, SGD):
         given = type(experiment.optimizer).__name__.lower()

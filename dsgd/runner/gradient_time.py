@@ -33,7 +33,7 @@ from dsgd.record.safe_files import json_object
 from dsgd.record.safe_text import lines_for_terminal
 from dsgd.runner.configuration import RunConfig, configure
 from dsgd.runner.plan import Plan
-from dsgd.runner.values import ConfigError, checked, prefixed
+from dsgd.runner.values import ConfigError, convert, key_prefix
 
 if TYPE_CHECKING:
     from dsgd.problem.problem import Problem
@@ -129,9 +129,9 @@ def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> 
         gradient_s = _recorded(plan.checkpoint.header)
     else:
         gradient_s = plan.gradient_s or measured_gradient_s(plan.config, problem)
-    with prefixed("cluster"):
+    with key_prefix("cluster"):
         cluster = replace(experiment.cluster, gradient_s=gradient_s)
-    with prefixed(None):
+    with key_prefix(None):
         experiment = replace(experiment, cluster=cluster)
     kept = None
     with suppress(CacheUnusable):  # as a line has said
@@ -230,7 +230,7 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     """Return all that the time of a gradient depends on, here and now: also the names of machine and processor."""
     import torch
 
-    from dsgd.data.protocols import hashed
+    from dsgd.data.protocols import content_hash
     from dsgd.host.gpu_facts import chosen_device, device_name
 
     processor = platform.processor() or platform.machine()
@@ -241,7 +241,9 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     return {
         "model": repr(experiment.model),
-        "structure": hashed([repr(problem.module), *map(str, problem.layout)]),  # layers with their options, shapes
+        "structure": content_hash(
+            [repr(problem.module), *map(str, problem.layout)]
+        ),  # layers with their options, shapes
         "data": f"{type(experiment.data).__name__}, {tuple(problem.data.input_shape)}, {problem.data.classes}",
         "batch": str(experiment.batch_size),
         "arithmetic": f"{experiment.precision}, {experiment.channels_last}, {experiment.compile}",
@@ -287,7 +289,7 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
 
 def _recorded(before: Mapping[str, Any]) -> float | None:
     """Return the time that a checkpoint or summary has. Raises ConfigError for what is none."""
-    return checked(before.get(GRADIENT_S), float | None, GRADIENT_S)
+    return convert(before.get(GRADIENT_S), float | None, GRADIENT_S)
 
 
 def is_open(plan: Plan | None) -> bool:

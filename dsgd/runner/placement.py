@@ -19,7 +19,7 @@ from dsgd.host.resources import are_own
 from dsgd.host.signals import Interrupted
 from dsgd.host.stop import EXIT_INTERRUPTED
 from dsgd.runner.configuration import EngineOptions, RunConfig
-from dsgd.runner.values import ConfigError, prefixed
+from dsgd.runner.values import ConfigError, key_prefix
 
 
 def devices_for(options: EngineOptions, environment: Mapping[str, str]) -> Accelerators:
@@ -58,7 +58,7 @@ def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str,
     }
 
 
-def described(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:
+def device_text(devices: Mapping[int, Sequence[str]], shared: bool = False) -> str:
     """Return the devices of the workers that this process starts, in a few words. shared: others may be on the same."""
     names = list(dict.fromkeys(name for of_rank in devices.values() for name in of_rank))
     if names == [CPU]:
@@ -85,7 +85,7 @@ def check_devices(config: RunConfig, engine: str) -> None:
     from dsgd.host.gpu_facts import chosen_device
 
     experiment, options = config.experiment, config.engine
-    with prefixed(None):
+    with key_prefix(None):
         if engine == "sim":
             names = {chosen_device(experiment.device).type}
         else:

@@ -20,9 +20,9 @@ from dsgd.record.reader import number
 from dsgd.record.safe_text import counted
 from dsgd.record.writer import METRICS, MOST_MARKS
 from dsgd.runner.configuration import RunConfig, configure, why_not
-from dsgd.runner.placement import check_devices, check_process_group, described, devices_for, worker_devices
+from dsgd.runner.placement import check_devices, check_process_group, device_text, devices_for, worker_devices
 from dsgd.runner.resume import Checkpoint, budget_given, budgets_before, check_still_to_do, checkpoint_of, resumed
-from dsgd.runner.values import ConfigError, prefixed
+from dsgd.runner.values import ConfigError, key_prefix
 
 # Models that have been found to fit their data, and the shapes of their parameters.
 KnownModels = list[tuple[tuple[object, ...], list[tuple[int, ...]]]]
@@ -187,7 +187,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
         name, reason = "sim", f"no torchrun or srun, and {few} (engine=dist: real processes here)"
     if name in ("dist", "torch"):
         hint = advice(os.environ)
-        devices = described(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
+        devices = device_text(worker_devices(config.engine, nodes, os.environ), config.engine.workers_per_gpu > 1)
         line = f"engine: {name}, {reason}; time is the wall's; workers compute on {devices}"
         return name, line + (f"\n{hint}" if hint else "")
     if where.nodes > 1:
@@ -206,7 +206,7 @@ def check_with_torch(plan: Plan, here: bool, known: KnownModels) -> None:
     algo = experiment.algo
     if algo.needs_layout or isinstance(experiment.model, (ImportedModel, Torchvision)):
         layout = _layout(experiment, known)
-        with prefixed("algo", fields=algo):
+        with key_prefix("algo", fields=algo):
             algo.check_layout(layout)
 
 
@@ -219,7 +219,7 @@ def _layout(experiment: Experiment, known: KnownModels) -> list[tuple[int, ...]]
     import torch
 
     torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew
-    with prefixed(None), torch.random.fork_rng(devices=[]):
+    with key_prefix(None), torch.random.fork_rng(devices=[]):
         module = experiment.model.build(experiment.data.input_shape, experiment.data.classes)
     known.append((model, [tuple(parameter.shape) for parameter in module.parameters() if parameter.requires_grad]))
     return known[-1][1]

@@ -81,7 +81,7 @@ def entry(key: str, algorithm: str | None = None) -> str | None:
     return next((name for name in names if name in WITHDRAWN), None)
 
 
-def explained(key: str, algorithm: str | None = None) -> str | None:
+def withdrawal(key: str, algorithm: str | None = None) -> str | None:
     """Return the error text for a withdrawn key or choice; None for any other. algorithm: as above."""
     name = entry(key, algorithm)
     return f"{name} is withdrawn: {WITHDRAWN[name][1]}" if name else None
@@ -101,7 +101,7 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     if cls is None:
         choice = f"{group}={values.get('name')}"
         if choice in WITHDRAWN and str(values.get("_target_")).startswith("dsgd."):
-            raise ConfigError(explained(choice))
+            raise ConfigError(withdrawal(choice))
         cls = locate(values.get("_target_"), group)
     elif "_target_" in values and MOVED.get(target := str(values["_target_"]), target) != (
         path := f"{cls.__module__}.{cls.__qualname__}"
@@ -117,14 +117,14 @@ def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
         if (key not in fields or key in given) and (name := entry(f"{group}.{key}", algorithm)):
             if value == given.get(key, WITHDRAWN[name][0]):  # in a stored configuration
                 continue
-            raise ConfigError(explained(f"{group}.{key}", algorithm))
+            raise ConfigError(withdrawal(f"{group}.{key}", algorithm))
         if key not in fields:
             raise ConfigError(f"{group}.{key} is not a key of {cls.__name__}; it has {', '.join(sorted(fields))}")
-        arguments[key] = checked(value, hints[key], f"{group}.{key}")
+        arguments[key] = convert(value, hints[key], f"{group}.{key}")
     for field in dataclasses.fields(cls):
         if field.init and field.name not in arguments and field.default is field.default_factory is dataclasses.MISSING:
             raise ConfigError(f"{group}.{field.name} must be given, got nothing")
-    with prefixed(group):
+    with key_prefix(group):
         return cls(**arguments)
 
 
@@ -141,7 +141,7 @@ def locate(path: Any, group: str) -> Any:
     return target
 
 
-def checked(value: Any, hint: Any, key: str) -> Any:
+def convert(value: Any, hint: Any, key: str) -> Any:
     """Return the value as the annotated type; an integer serves as a number, 1e6 as an integer. Raises ConfigError."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -149,18 +149,18 @@ def checked(value: Any, hint: Any, key: str) -> Any:
         if value is None and type(None) in options:
             return None
         choices = [option for option in options if option is not type(None)]
-        return checked(value, str if isinstance(value, str) and str in choices else choices[0], key)
+        return convert(value, str if isinstance(value, str) and str in choices else choices[0], key)
     if origin is list:
         if not isinstance(value, (list, tuple)):
             raise ConfigError(f"{key} must be a list, got {shown(value)}")
-        return [checked(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
+        return [convert(item, typing.get_args(hint)[0], f"{key}[{index}]") for index, item in enumerate(value)]
     if origin is not None and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key} must be a mapping like {{3: 2.0}}, got {shown(value)}")
         of_key, of_value = typing.get_args(hint)
         if of_key is int:
             value = with_numbers(value)
-        return {checked(k, of_key, f"{key}: every key"): checked(v, of_value, f"{key}[{k}]") for k, v in value.items()}
+        return {convert(k, of_key, f"{key}: every key"): convert(v, of_value, f"{key}[{k}]") for k, v in value.items()}
     if hint is Any:
         return value
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -169,7 +169,7 @@ def checked(value: Any, hint: Any, key: str) -> Any:
     if hint is float and number:
         return float(value)
     if hint is int and number and float(value).is_integer():
-        return checked(int(value), int, key) if isinstance(value, float) else value
+        return convert(int(value), int, key) if isinstance(value, float) else value
     if hint in (bool, str) and isinstance(value, hint):
         longest = max(len(os.fsencode(name)) for name in value.split("/")) if isinstance(value, str) else 0
         if isinstance(value, str) and (len(value) > PATH_BYTES or "\0" in value or longest > NAME_BYTES):
@@ -208,7 +208,7 @@ def shown(value: Any) -> str:
 
 
 @contextmanager
-def prefixed(group: str | None, fields: Any = None) -> Iterator[None]:
+def key_prefix(group: str | None, fields: Any = None) -> Iterator[None]:
     """Turn a ValueError raised inside into a ConfigError whose text begins with the group.
 
     group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the

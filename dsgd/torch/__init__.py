@@ -20,7 +20,7 @@ optimiser or the algorithm gives it. The parameters are the truth, and dsgd has 
   for others, such a change is an error.
 
 The algorithm begins with the first forward pass that trains, so that weights loaded until then count. All that is
-refused, is refused in `refused.py`.
+refused, is refused in `unsupported.py`.
 """
 
 from __future__ import annotations

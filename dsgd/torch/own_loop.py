@@ -19,11 +19,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from dsgd.engines.torch.group_channel import GroupChannel
 from dsgd.engines.torch.lockstep import AT_X, LockstepWorker
 from dsgd.runner.configuration import named_algorithm
-from dsgd.runner.values import prefixed
+from dsgd.runner.values import key_prefix
 from dsgd.streams import stream
 from dsgd.torch.flat import FlatModule, as_vector, check_placement, group_of, local_part, trained
 from dsgd.torch.overlapped_mean import OverlappedMean
-from dsgd.torch.refused import (
+from dsgd.torch.unsupported import (
     check_algorithm_options,
     check_optimizer,
     check_parameters,
@@ -75,7 +75,7 @@ def distribute(
     check_algorithm_options({"elastic": algo.elastic})
     check_tensors(model)
     flat = FlatModule(model, trusts_versions=type(algo).__module__.startswith(OURS))
-    with prefixed("algo", fields=algo):
+    with key_prefix("algo", fields=algo):
         check_optimizer(model, optimizer, algo, channel.nodes)
         algo.check_layout(flat.layout)
     check_ranks_alike(channel, model, flat.device, (algo if is_dataclass(algo) else type(algo), steps, seed))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsgd.cli.compose import ConfigTree, Job
-from dsgd.cli.folders import owned
+from dsgd.cli.folders import folder_lock
 from dsgd.cli.local_sweep import label_jobs
 from dsgd.cli.tally import Tally
 from dsgd.comparison.entries import FOLDERS
@@ -46,7 +46,7 @@ def run_study(study: Study, venue: Venue, interruption: Interruption, part: str 
         check_with_torch(plan_run(job.values, job.overrides), venue.on == "here", models)
     interruption.check()
     label_jobs(jobs)
-    with owned(folder, "--folder"):
+    with folder_lock(folder, "--folder"):
         return rows_of(study.name, study.overrides, _records(jobs, folder, venue, interruption, part))
 
 

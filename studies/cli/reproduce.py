@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import Parser, command_parser
-from dsgd.cli.folders import check_writable, owned
-from dsgd.comparison.rounds import Unfinished, Usage, ended
+from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.folders import check_writable, folder_lock
+from dsgd.comparison.rounds import Unfinished, Usage, command_status
 from dsgd.host.signals import Interruption
 from studies.cli.forecast import forecast
 from studies.cli.paper_studies import Venue, run_pipelines, run_study
@@ -43,7 +43,7 @@ Repeat the command to resume."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns its exit status, see `ended`."""
+    """Run a command line; returns its exit status, see `command_status`."""
 
     def work(interruption: Interruption) -> None:
         typed = parser().parse_args(argv)
@@ -70,8 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_writable(results, "--results")
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
-        with owned(results, "--results"):
-            for paper in known:  # a broken archive is found before anything runs
+        with folder_lock(results, "--results"):
+            for paper in papers():  # a broken archive is found before anything runs
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
                 venue = Venue(Path(typed.folder), typed.jobs, typed.on, tuple(slurm))
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 _run(wanted, venue, results, interruption)
             _draw(known, chosen, claims, results, typed.quick)
 
-    return ended("dsgd-reproduce", work)
+    return command_status("dsgd-reproduce", work)
 
 
 def parser() -> Parser:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.cli.compose import composed
-from dsgd.cli.folders import check_writable, owned
+from dsgd.cli.folders import check_writable, folder_lock
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.host.signals import Interruption
 from dsgd.runner.configuration import configure
@@ -27,7 +27,7 @@ def write_yardstick(results: Path, redraw: bool, interruption: Interruption) -> 
     predictions = read(results, known) if redraw else None
     if redraw and predictions is None:
         raise ValueError(f"--redraw needs the runs of these tables in {results}, got none; without it they are made")
-    with owned(results, "--results"):
+    with folder_lock(results, "--results"):
         if predictions is None:
             predictions = {benchmark.key: list[float]() for benchmark in known}
             for benchmark in known:

@@ -23,7 +23,7 @@ from dsgd.engines.dist.coordinator.snapshot_schedule import WAITING_LIMIT
 from dsgd.engines.dist.frames import NO_VECTORS
 from dsgd.engines.dist.job import ProcessJob
 from dsgd.engines.dist.launch.agreement import Joined
-from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, overseen
+from dsgd.engines.dist.launch.parent import Child, Lifeline, Parent, oversight
 from dsgd.engines.dist.launch.rendezvous import listen, new_token
 from dsgd.engines.dist.worker.main import serve, train
 from dsgd.engines.dist.worker.process import run_process
@@ -43,7 +43,7 @@ from dsgd.runner.life import checked_digest, live
 from dsgd.runner.placement import worker_devices
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import ENDED
-from dsgd.runner.values import ConfigError, prefixed
+from dsgd.runner.values import ConfigError, key_prefix
 
 LOGS = "logs"
 LAST_BYTES = 2**16
@@ -125,7 +125,7 @@ def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket |
     """Return what every process is given, and the coordinator's listening socket where that process is started here."""
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
     devices = worker_devices(options, experiment.nodes, os.environ)
-    with prefixed(None):
+    with key_prefix(None):
         state = None if plan.checkpoint is None else read_state(plan.checkpoint.path)
         if plan.checkpoint is not None:
             check_state(state, "dist", experiment.nodes, plan.checkpoint.path)
@@ -200,7 +200,7 @@ def _warn_of_crowding(job: ProcessJob) -> None:
 
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
     """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
-    with overseen(line) as stops:
+    with oversight(line) as stops:
         spool = Spool(folder, WAITING_LIMIT, _print)
         hub = Hub(listener, job.token, _print, MessageRules(job), spool.empty)
         training = Coordinator(job, hub, _print, plan.config.engine.checkpoint_every_s)

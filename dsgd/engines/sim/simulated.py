@@ -36,7 +36,7 @@ from dsgd.experiment import Budget
 from dsgd.gradients.choice import choose_threads
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
 from dsgd.host.resources import cores, omp_threads
-from dsgd.host.signals import remembered
+from dsgd.host.signals import remember_signals
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.precision import compute_deterministically
 from dsgd.problem.problem import build_problem
@@ -46,7 +46,7 @@ from dsgd.runner.gradient_time import GRADIENT_S, foreign_time, with_gradient_ti
 from dsgd.runner.life import TrainingState, checked_digest, live
 from dsgd.runner.plan import Plan
 from dsgd.runner.resume import Checkpoint
-from dsgd.runner.values import ConfigError, prefixed
+from dsgd.runner.values import ConfigError, key_prefix
 
 
 class OtherRun(ValueError):
@@ -143,7 +143,7 @@ def run_simulated(plan: Plan, folder: Path, ended: Callable[[], None]) -> str:
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
-    with remembered(STOP_SIGNALS) as stops:
+    with remember_signals(STOP_SIGNALS) as stops:
         try:
             return live(plan, folder, training, stops)
         finally:
@@ -169,7 +169,7 @@ class SimulatedTraining:
             device = options.device if moved else before["device"]
             experiment = replace(experiment, gradients=before["gradients"], device=device)
         try:
-            with prefixed(None):
+            with key_prefix(None):
                 problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
                 self.digest = checked_digest(problem, checkpoint)
                 experiment, measured_on = with_gradient_time(experiment, plan, problem)

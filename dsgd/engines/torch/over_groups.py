@@ -20,13 +20,13 @@ from dsgd.engines.torch.group_channel import CommunicationFailed
 from dsgd.engines.torch.group_training import GroupTraining
 from dsgd.host.gpu_facts import missing_device
 from dsgd.host.signals import Interrupted, StopRequests
-from dsgd.host.signals import remembered as signals_remembered
+from dsgd.host.signals import remember_signals as signals_remembered
 from dsgd.host.stop import STOP_SIGNALS
 from dsgd.problem.slots import ModelFailed
 from dsgd.record.safe_text import for_terminal
 from dsgd.runner.life import live
 from dsgd.runner.plan import Plan
-from dsgd.runner.values import ConfigError, prefixed
+from dsgd.runner.values import ConfigError, key_prefix
 
 
 def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended: Callable[[], None]) -> str:
@@ -36,7 +36,7 @@ def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended
     torch.set_num_threads(plan.config.engine.threads or 1)
     gc.freeze()
     try:
-        with prefixed(None), _process_group(plan, joined, torch.device(device)):
+        with key_prefix(None), _process_group(plan, joined, torch.device(device)):
             try:
                 training = GroupTraining(plan, torch.device(device))
             except (CommunicationFailed, DataLost) as failure:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.cli.folders import owned
+from dsgd.cli.folders import folder_lock
 from dsgd.record.lock import COMMAND_LOCK
 from tests.support.command import PATIENCE_S, shell, start, wait_until
 
@@ -30,7 +30,7 @@ def _written(folder: Path, line: str) -> dict[Path, int]:
 
 @pytest.mark.parametrize(("line", "key"), [(COMPARE, "dsgd-compare: --folder"), (SWEEP, "hydra.sweep.dir")])
 def test_a_second_command_ends_in_one_line(line: str, key: str, tmp_path: Path) -> None:
-    with owned(tmp_path / "it", key):  # as a command owns it that goes on meanwhile
+    with folder_lock(tmp_path / "it", key):  # as a command owns it that goes on meanwhile
         before = sorted((tmp_path / "it").rglob("*"))
         second = shell(line, tmp_path)
         folder = "it" if line is COMPARE else tmp_path / "it"
@@ -58,7 +58,7 @@ def test_the_next_command_waits_for_what_a_killed_one_has_left(line: str, tmp_pa
 
 
 def test_results_of_papers_are_of_one_command(tmp_path: Path) -> None:
-    with owned(tmp_path / "results", "--results"):
+    with folder_lock(tmp_path / "results", "--results"):
         second = shell("dsgd-reproduce jin2016 --results results", tmp_path)
     line = "dsgd-reproduce: --results must not be in use by another command, got results\n"
     assert (second.returncode, second.stdout, second.stderr) == (2, "", line)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from dsgd.cli.folders import owned
+from dsgd.cli.folders import folder_lock
 from studies.cli import reproduce
 from studies.cli.reproduce import main
 from studies.reproduction import archive
@@ -129,7 +129,7 @@ def test_a_forecast_counts_what_pipelines_miss_and_writes_nothing(
 ) -> None:
     """Without a data set, and beside another command that writes the results."""
     monkeypatch.chdir(tmp_path)
-    with owned(tmp_path / "results" / "papers", "--results"):
+    with folder_lock(tmp_path / "results" / "papers", "--results"):
         before = sorted(tmp_path.rglob("*"))
         assert main(["charles2025", "--forecast"]) == 0
         assert sorted(tmp_path.rglob("*")) == before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsgd.comparison.comparison_figure import contender_series, page_figures
-from dsgd.comparison.contenders import Contender, compared
+from dsgd.comparison.contenders import Contender, rank_contenders
 from dsgd.record.reader import find_runs
 from dsgd.report.curves import MANY
 from dsgd.report.page import page_text
@@ -104,7 +104,7 @@ def page_of_many(folder: Path) -> Path:
     for algo in ALGORITHMS:
         runs = find_runs([write_record(folder / f"{algo}{seed}", algo, seed=seed) for seed in range(3)])
         contenders.append(Contender(algo, runs, chosen={}, works=None, spent=0))
-    found = compared(contenders)
+    found = rank_contenders(contenders)
     curves = contender_series(found)
     (folder / "page.html").write_text(page_text(found.runs, "A verdict.", page_figures(contenders), curves))
     return folder / "page.html"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.comparison.comparison_figure import comparison_figure
-from dsgd.comparison.contenders import Contender, compared
+from dsgd.comparison.contenders import Contender, rank_contenders
 from dsgd.report.style import curve_style, drawing
 from tests.support.arrows import direction
 from tests.support.contenders import contender
@@ -25,7 +25,7 @@ NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 def panels(contenders: list[Contender], width: str = "wide") -> list[Axes]:
     """The panels of the figure, drawn without a warning."""
     with drawing(width):
-        figure = comparison_figure(compared(contenders))
+        figure = comparison_figure(rank_contenders(contenders))
         FigureCanvasAgg(figure).draw()
     return figure.axes
 

@@ -11,7 +11,7 @@ import pytest
 
 from dsgd.comparison.comparison_figure import write_comparison
 from dsgd.comparison.comparison_table import comparison_table
-from dsgd.comparison.contenders import Comparison, Prices, compared
+from dsgd.comparison.contenders import Comparison, Prices, rank_contenders
 from dsgd.report.look import Look
 from dsgd.report.table_layout import MISSED
 from tests.support.contenders import contender
@@ -22,7 +22,7 @@ INF = math.inf
 @pytest.fixture
 def found() -> Comparison:
     """Four contenders on five seeds, of which one misses the target twice and one always."""
-    return compared([
+    return rank_contenders([
         contender("sync, 8 nodes", [36.0] * 5, lr=0.4),
         contender("gossip, 16 nodes", [18.0, 9.0, 18.0, 18.0, 72 / 7], nodes=16, lr=0.1),
         contender("easgd, 8 nodes", [20, 20, 20, INF, INF]),
@@ -85,7 +85,7 @@ def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
         "times as high."
     )
     assert "ratio of both costs" in by_cost
-    table = comparison_table(compared(contenders, prices))
+    table = comparison_table(rank_contenders(contenders, prices))
     assert table.headings[:4] == ["contender", "cost", "times the first's", "time to target (s)"]
     assert "cost (nodes × hours × 2)" in (tmp_path / "contest.svg").read_text()
 
@@ -93,18 +93,18 @@ def test_the_cost_decides_where_it_is_asked_to(tmp_path: Path):
 def test_several_tuned_keys_are_named(found: Comparison):
     one = contender("easgd", [10.0])
     two = replace(contender("sync", [20.0]), chosen={"optimizer.lr": 0.2, "algo.tau": 4}, works=None, spent=9)
-    table = comparison_table(compared([one, two]))
+    table = comparison_table(rank_contenders([one, two]))
     column = table.headings.index("chosen (works)")
     assert [row[column] for row in table.cells] == ["lr=0.1 (0.05–0.2)", "lr=0.2, tau=4"]
 
 
 def test_where_nobody_got_there_ratios_are_undecided():
-    table = comparison_table(compared([contender("sync", [INF] * 2), contender("easgd", [INF] * 2)]))
+    table = comparison_table(rank_contenders([contender("sync", [INF] * 2), contender("easgd", [INF] * 2)]))
     assert [row[1:3] for row in table.cells] == [["> 100.0", "undecided"]] * 2
 
 
 def test_the_ratio_of_the_first_to_itself_is_one_also_where_it_missed_the_target_on_some_seeds():
-    table = comparison_table(compared([contender("sync", [10, 10, INF]), contender("easgd", [50, INF, INF])]))
+    table = comparison_table(rank_contenders([contender("sync", [10, 10, INF]), contender("easgd", [50, INF, INF])]))
     assert table.cells[0][2] == "1.000"
     assert MISSED in table.caption.split("\n")
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsgd.comparison.comparison_verdict import comparison_verdict, in_sentence, listed, times
-from dsgd.comparison.contenders import compared
+from dsgd.comparison.comparison_verdict import comparison_verdict, enumeration, in_sentence, times
+from dsgd.comparison.contenders import rank_contenders
 from dsgd.report.interval import Estimate
 from tests.support.contenders import contender
 from tests.support.each_row import each_row
@@ -22,7 +22,9 @@ NAMES = ("sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree")
 
 
 def verdict(target: float | None = 0.9, /, **seconds: list[float]) -> str:
-    return comparison_verdict(compared([contender(name, values, target=target) for name, values in seconds.items()]))
+    return comparison_verdict(
+        rank_contenders([contender(name, values, target=target) for name, values in seconds.items()])
+    )
 
 
 def test_a_clear_winner_is_named_with_its_lead_over_the_next_and_the_ties_behind_it():
@@ -60,7 +62,7 @@ def test_who_did_not_get_there_is_named_with_the_reason():
     runs = [contender("sync", [10] * 5), contender("easgd", [20, 20, 20, INF, INF])]
     runs += [contender("gossip", [INF] * 5, status="diverged"), contender("dpsgd", [INF] * 5)]
     runs += [contender("downpour", [INF] * 5)]
-    assert comparison_verdict(compared(runs)) == (
+    assert comparison_verdict(rank_contenders(runs)) == (
         f"sync reaches {GOAL} first, after 10 s; easgd takes 2.0 (2.0 or more) times as long; "
         "5 seeds decide little between 5 contenders (with 9 all differences would hold together with 95% confidence). "
         "easgd reaches it on 3 of 5 seeds only; gossip never reaches it (diverged); "
@@ -84,7 +86,7 @@ def test_where_nobody_gets_there_the_nearest_is_named():
         "easgd reaches it on 1 of 5 seeds only; sync does not reach it within 100 s."
     )
     runs = [contender(name, [INF] * 5, status="diverged") for name in ("sync", "gossip")]
-    assert comparison_verdict(compared(runs)).endswith(" sync and gossip never reach it (diverged).")
+    assert comparison_verdict(rank_contenders(runs)).endswith(" sync and gossip never reach it (diverged).")
 
 
 def test_few_seeds_are_told():
@@ -115,8 +117,8 @@ def test_a_loss_of_zero_has_no_ratio():
 
 def test_node_counts_are_in_the_names_and_lists_stay_readable():
     assert in_sentence("gossip, tau=10, 16 nodes") == "gossip (tau=10, 16 nodes)"
-    assert listed(["sync, 8 nodes", "sync, 16 nodes", "easgd"]) == "sync (8 nodes), sync (16 nodes) and easgd"
-    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e and f"
+    assert enumeration(["sync, 8 nodes", "sync, 16 nodes", "easgd"]) == "sync (8 nodes), sync (16 nodes) and easgd"
+    assert enumeration(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d, e and f"
 
 
 @each_row(
@@ -157,7 +159,7 @@ def test_every_verdict_is_short_grammatical_and_has_no_number_that_is_none(
         contender(f"{name}, {8 * i} nodes" if several_nodes else name, values, nodes=8 * i, target=target, **end)
         for i, (name, (values, end)) in enumerate(zip(NAMES, drawn, strict=False), start=1)
     ]
-    found = compared(contenders)
+    found = rank_contenders(contenders)
     text = comparison_verdict(found)
     plain = text.replace("None of the", "")
     assert not re.search(r"\b(nan|inf|never|None)\b", plain.replace("never reach", "").replace("never end", ""))

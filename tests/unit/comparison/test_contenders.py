@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.comparison.contenders import Contender, compared, confidence_of, corrected, pairs_of
+from dsgd.comparison.contenders import Contender, bonferroni_confidence, confidence_of, pairs_of, rank_contenders
 from dsgd.report.interval import Estimate, paired_ratio
 from dsgd.report.table_layout import shown
 from tests.support.contenders import contender
@@ -27,10 +27,12 @@ def paired(count: int, ratio: float, noise: float, seed: int, trials: int = 4000
 
 def test_the_confidence_of_all_differences_together_is_stated_for_the_pairs_there_are():
     """Bonferroni over k(k-1)/2 pairs, each wrong with 2^(1-n) at the most extreme ranks of n seeds."""
-    assert [corrected(many) for many in (1, 2, 3, 12)] == pytest.approx([0.95, 0.95, 1 - 0.05 / 3, 1 - 0.05 / 66])
+    assert [bonferroni_confidence(many) for many in (1, 2, 3, 12)] == pytest.approx(
+        [0.95, 0.95, 1 - 0.05 / 3, 1 - 0.05 / 66]
+    )
     assert confidence_of(5, 2) == 1 - 2 / 2**5
     assert confidence_of(7, 3) == pytest.approx(1 - 3 / 2**6)
-    found = compared([contender(f"gossip tau={i}", [20.0 + i] * 5) for i in range(12)])
+    found = rank_contenders([contender(f"gossip tau={i}", [20.0 + i] * 5) for i in range(12)])
     assert (pairs_of(len(found.standings)), found.seeds_needed) == (66, 12)
     assert found.confidence < 0
 
@@ -107,7 +109,7 @@ def test_a_seed_that_neither_got_there_on_decides_nothing(
 
 
 def test_contenders_are_sorted_by_their_ratio_to_the_first():
-    found = compared(
+    found = rank_contenders(
         [contender("sync", [30, 40, 20]), contender("easgd", [INF] * 3), contender("gossip", [10, 80, 10])]
     )
     assert [one.name for one in found.standings] == ["gossip", "sync", "easgd"]
@@ -125,24 +127,24 @@ def test_who_is_sooner_on_most_seeds_is_the_first_although_its_median_is_later()
     """The order is that of the ratios, and no ratio of the table says the contrary."""
     slow = [float(second) for second in range(1, 10)]
     fast = [second - 0.1 if second != 4 else 100.0 for second in slow]
-    found = compared([contender("sync", slow), contender("gossip", fast)])
+    found = rank_contenders([contender("sync", slow), contender("gossip", fast)])
     assert [one.name for one in found.standings] == ["gossip", "sync"]
     assert found.standings[0].score.median > found.standings[1].score.median
     assert found.standings[1].ratio.median > 1
 
 
 def test_without_a_target_the_final_loss_counts_and_who_diverged_loses():
-    found = compared([contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)])
+    found = rank_contenders([contender("sync", [0.3, 0.2], target=None), contender("gossip", [INF, 0.1], target=None)])
     assert found.aim is None
     assert sorted(one.scores for one in found.standings) == [[0.3, 0.2], [INF, 0.1]]
     collapsed = contender("easgd", [0.1, 0.1], target=None, collapsed=True)
-    assert compared([collapsed]).standings[0].missed == 2
+    assert rank_contenders([collapsed]).standings[0].missed == 2
 
 
 def test_a_run_that_collapsed_or_diverged_after_its_target_has_not_reached_it():
     endings: tuple[dict[str, Any], ...] = ({"collapsed": True}, {"status": "diverged"})
     for end in endings:
-        assert compared([contender("sync", [20, 20], **end)]).standings[0].missed == 2
+        assert rank_contenders([contender("sync", [20, 20], **end)]).standings[0].missed == 2
 
 
 def _on_seeds(one: Contender, seeds: list[int]) -> Contender:
@@ -166,4 +168,4 @@ def test_what_cannot_be_compared_is_refused_in_one_line():
         ([sync, wall], r"^contenders must have times of one clock, got virtual and wall$"),
     ):
         with pytest.raises(ValueError, match=message):
-            compared(contenders)
+            rank_contenders(contenders)

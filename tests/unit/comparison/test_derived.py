@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.run import main
-from dsgd.comparison.stages import WAITS, can_derive, derived
+from dsgd.comparison.stages import WAITS, can_derive, whatif_run
 from dsgd.record.reader import Run, find_runs
 from dsgd.report.fields import time_to_target_s
 
@@ -29,7 +29,7 @@ def test_a_derived_run_has_the_marks_of_a_measured_one(tmp_path: Path) -> None:
     wanted = run(tmp_path / "wanted", *line, *SLOW)
     timing = run(tmp_path / "timing", *line, *SLOW, "engine.gradients=none")
     assert can_derive(before, barrier=True, keys=["cluster.bandwidth", "cluster.slow_nodes"])
-    found = derived(before, timing)
+    found = whatif_run(before, timing)
     for one, other in zip(found.metrics, wanted.metrics, strict=True):
         assert one["time_s"] == pytest.approx(other["time_s"], rel=1e-9)
         assert (one["samples"], one["test_accuracy"]) == (other["samples"], other["test_accuracy"])

@@ -14,8 +14,8 @@ from dsgd.comparison.tuning import (
     Outcome,
     Values,
     best,
-    combined,
     limit_s,
+    median_outcome,
     next_values,
     open_edges,
     working_range,
@@ -145,12 +145,12 @@ def test_what_works_comes_within_twice_the_shortest_time() -> None:
 
 
 def test_one_seed_of_several_that_diverges_loses_its_values() -> None:
-    assert combined([Outcome(3.0, 0.1), Outcome(math.inf, math.inf)]) == Outcome(math.inf, math.inf)
-    median = combined([Outcome(3.0, 0.1), Outcome(5.0, 0.3), Outcome(4.0, 0.2)])
+    assert median_outcome([Outcome(3.0, 0.1), Outcome(math.inf, math.inf)]) == Outcome(math.inf, math.inf)
+    median = median_outcome([Outcome(3.0, 0.1), Outcome(5.0, 0.3), Outcome(4.0, 0.2)])
     assert (median.time_s, median.loss) == (4.0, pytest.approx(0.2))
 
 
 def test_a_budget_that_one_seed_of_three_does_not_reach_the_target_in_is_not_the_best() -> None:
     """By their median the shorter budget would be."""
     short, long = ([Outcome(time_s, 0.3) for time_s in times] for times in ((4.0, math.inf, 4.2), (7.0, 7.5, 8.0)))
-    assert best({(2560,): combined(short), (5120,): combined(long)}) == (5120,)
+    assert best({(2560,): median_outcome(short), (5120,): median_outcome(long)}) == (5120,)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.comparison.contenders import compared
+from dsgd.comparison.contenders import rank_contenders
 from dsgd.comparison.winner_map import MapCell, map_cell, map_figure, map_table, write_map
 from dsgd.report.interval import Estimate
 from dsgd.report.look import Look
@@ -47,7 +47,7 @@ def test_the_table_has_a_row_per_cell_in_the_order_of_the_keys(tmp_path: Path):
 
 def test_the_cell_of_a_comparison_has_its_winner_and_the_closest_rival():
     """The closest is who cannot be told apart, though another has the better median."""
-    found = compared([
+    found = rank_contenders([
         contender("sync", [10, 10, 10, 10, 10]),
         contender("easgd", [11, 11, 11, 11, 11]),
         contender("gossip", [12, 12, 9, 12, 12]),
@@ -56,17 +56,17 @@ def test_the_cell_of_a_comparison_has_its_winner_and_the_closest_rival():
     assert not map_cell({"nodes": 8}, found, {"gossip"}).measured
     cell = map_cell({"nodes": 8}, found, {"sync"})
     assert (cell.winner, cell.algo, cell.tie, cell.lead) == ("sync", "sync", True, "1.2× ○")
-    alone = map_cell({"nodes": 8}, compared([contender("sync", [10, 10]), contender("gossip", [INF, INF])]))
+    alone = map_cell({"nodes": 8}, rank_contenders([contender("sync", [10, 10]), contender("gossip", [INF, INF])]))
     assert (alone.lead, alone.tie) == ("> 10×", False), "missed in 100 s, against 10 s"
-    diverged = compared([contender("sync", [10, 10]), contender("gossip", [INF, INF], status="diverged")])
+    diverged = rank_contenders([contender("sync", [10, 10]), contender("gossip", [INF, INF], status="diverged")])
     assert map_cell({"nodes": 8}, diverged).lead == "alone"
     assert [row[3:5] for row in map_table([alone]).csv_rows] == [["ratio", "low"], ["inf", "inf"]]
     assert dict(zip(*map_table([alone]).csv_rows, strict=True))["ratio_above"] == "10"
     assert "> 10.00" in map_table([alone]).cells[0]
-    assert map_cell({"nodes": 8}, compared([contender("sync", [10, 10])])).lead == "alone"
-    nobody = map_cell({"nodes": 8}, compared([contender("sync", [INF, INF])]))
+    assert map_cell({"nodes": 8}, rank_contenders([contender("sync", [10, 10])])).lead == "alone"
+    nobody = map_cell({"nodes": 8}, rank_contenders([contender("sync", [INF, INF])]))
     assert (nobody.winner, nobody.lead, nobody.tie) == ("", "> 100 s", False)
-    lost = map_cell({"nodes": 8}, compared([contender("sync", [INF, INF], status="diverged")]))
+    lost = map_cell({"nodes": 8}, rank_contenders([contender("sync", [INF, INF], status="diverged")]))
     assert (lost.winner, lost.lead) == ("", "")
 
 

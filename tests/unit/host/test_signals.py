@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from dsgd.host.signals import Interruption, StopRequests, remembered, signal_pipe
+from dsgd.host.signals import Interruption, StopRequests, remember_signals, signal_pipe
 from dsgd.host.stop import STOP_SIGNALS
 from tests.support.each_row import each_row
 
@@ -27,13 +27,13 @@ def test_a_second_ctrl_c_waits_for_what_is_being_written() -> None:
                 done.append("written")
             done.append("never")
 
-    with remembered(STOP_SIGNALS) as stops, pytest.raises(KeyboardInterrupt):
+    with remember_signals(STOP_SIGNALS) as stops, pytest.raises(KeyboardInterrupt):
         run(stops)
     assert done == ["written"]
 
 
 def test_nothing_is_raised_once_the_status_is_decided_on() -> None:
-    with remembered(STOP_SIGNALS) as stops:
+    with remember_signals(STOP_SIGNALS) as stops:
         with stops.armed():
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGTERM)  # SLURM's signals come in twos
@@ -42,7 +42,7 @@ def test_nothing_is_raised_once_the_status_is_decided_on() -> None:
 
 
 def test_a_second_ctrl_c_raises_once_and_again_only_where_it_is_looked_for() -> None:
-    with remembered(STOP_SIGNALS) as stops, stops.armed():
+    with remember_signals(STOP_SIGNALS) as stops, stops.armed():
         with pytest.raises(KeyboardInterrupt):  # Python may swallow it, as in destructors
             interrupt_twice()
         signal.raise_signal(signal.SIGINT)
@@ -56,7 +56,7 @@ def test_an_error_while_writing_is_not_hidden_by_a_second_ctrl_c() -> None:
             interrupt_twice()
             raise OSError("full")
 
-    with remembered(STOP_SIGNALS) as stops, pytest.raises(OSError, match="full"):
+    with remember_signals(STOP_SIGNALS) as stops, pytest.raises(OSError, match="full"):
         write(stops)
 
 
@@ -94,7 +94,7 @@ def test_a_signal_waits_until_the_code_of_others_is_left() -> None:
     assert not reached
 
 
-@each_row("begin", [signal_pipe, partial(remembered, STOP_SIGNALS)])
+@each_row("begin", [signal_pipe, partial(remember_signals, STOP_SIGNALS)])
 def test_an_interruption_that_somebody_swallowed_is_heard_when_the_run_begins(
     begin: Callable[[], AbstractContextManager[object]],
 ) -> None:

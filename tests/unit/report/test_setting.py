@@ -12,7 +12,7 @@ import pytest
 
 from dsgd.comparison.comparison_figure import comparison_figure, write_comparison
 from dsgd.comparison.comparison_result import report
-from dsgd.comparison.contenders import compared
+from dsgd.comparison.contenders import rank_contenders
 from dsgd.comparison.options import CompareOptions
 from dsgd.comparison.stages import ComparisonResult
 from dsgd.record.reader import Run, find_runs
@@ -142,7 +142,7 @@ def test_a_comparison_has_it_in_its_verdict_table_json_and_figure(tmp_path: Path
     missed = next(run for run in whole["runs"] if "gossip" in run["folder"])
     assert (missed["time_to_target_s"], missed["target_censored_at_s"]) == (None, 100.0)
     with drawing():
-        figure = comparison_figure(compared(contenders))
+        figure = comparison_figure(rank_contenders(contenders))
     assert tuned in figure.legends[0].get_title().get_text()
 
 

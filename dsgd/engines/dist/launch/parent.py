@@ -64,7 +64,7 @@ class Lifeline:
 
 
 @contextlib.contextmanager
-def overseen(line: Lifeline) -> Iterator[StopRequests]:
+def oversight(line: Lifeline) -> Iterator[StopRequests]:
     """Show the parent that this process, the coordinator, lives, and yield the parent's requests to stop.
 
     SIGINT serves to wake the main thread; one that somebody else sends asks for nothing."""

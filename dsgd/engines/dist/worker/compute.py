@@ -26,7 +26,7 @@ from dsgd.engines.dist.worker.pass_record import ComputeStreams, PassRecord
 from dsgd.engines.rules.step_rules import bucket_bytes
 from dsgd.problem.precision import compiling
 from dsgd.problem.problem import Problem
-from dsgd.problem.slots import ModelFailed, own_function, real, watched
+from dsgd.problem.slots import ModelFailed, hook_of, own_function, real
 from dsgd.problem.state import dense
 
 LOADS, LOADS_AHEAD = 8, 4  # batches that are loaded, and how many first ones of them may have been made ahead
@@ -99,7 +99,7 @@ class Replica:
         problem.to(device)
         self._buffers: Tensor | None = None  # in one place, so that views of it are made once
         self._parameters = problem.state.trained
-        self._may_overlap = watched(problem.module) is None
+        self._may_overlap = hook_of(problem.module) is None
         self._hooks = [
             self._parameters[number].register_post_accumulate_grad_hook(partial(self._finished, index))
             for index, bucket in enumerate(buckets)
@@ -162,7 +162,7 @@ class Replica:
 def replicate(problem: Problem, devices: Sequence[torch.device], buckets: Sequence[GradientBucket]) -> list[Replica]:
     """Return the problem's own module on the first device, and copies of it on the others."""
     copies = [problem.twin() for _ in devices[1:]]
-    if copies and (reason := watched(problem.module)) is not None:  # a copy has no hooks of parameters
+    if copies and (reason := hook_of(problem.module)) is not None:  # a copy has no hooks of parameters
         raise ModelFailed(f"a worker must have one GPU for a model with {reason}, got {len(devices)}")
     return [Replica(instance, device, buckets) for instance, device in zip([problem, *copies], devices, strict=True)]
 

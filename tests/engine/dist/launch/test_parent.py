@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.engines.dist.launch.parent import Lifeline, Parent, overseen
+from dsgd.engines.dist.launch.parent import Lifeline, Parent, oversight
 from dsgd.host.signals import StopRequests, signal_pipe
 from tests.support.prefork import Prefork
 from tests.support.watched_run import FREE_RUNNING, LONG, SILENCE_S, start
@@ -72,7 +72,7 @@ def coordinator(line: Lifeline, wait: Callable[[StopRequests], None]) -> int:
     if child == 0:
         status = 70
         try:
-            with overseen(line) as stops, stops.armed():
+            with oversight(line) as stops, stops.armed():
                 wait(stops)
             status = 0
         except KeyboardInterrupt:
