@@ -134,9 +134,11 @@ def test_heloco_turns_each_tensor_of_the_model_by_itself() -> None:
 
 
 def test_a_late_difference_counts_less() -> None:
-    server = heloco([(1,)], np.zeros(1), delay_power=2.0)
+    """Also without turning, not even one whose cosine rounding makes less than -1."""
+    D = np.array([-0.8, -11 / 7, -0.3])
+    server = heloco([(3,)], -D, c_ok=-1.0, delay_power=2.0)
     server.staleness = 3
-    assert applied(server, np.array([8.0])) == pytest.approx(8 / 4**2)
+    assert np.array_equal(applied(server, D), D / 4**2)
 
 
 def test_the_server_knows_the_layers() -> None:
