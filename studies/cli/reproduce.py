@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dsgd.cli.arguments import Parser, version_line
+from dsgd.cli.arguments import Parser, command_parser
 from dsgd.cli.folders import check_writable, folder_lock
 from dsgd.comparison.rounds import Unfinished, Usage, command_status
 from dsgd.host.signals import Interruption
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not typed.redraw:
             check_writable(Path(typed.folder), "--folder")
         with folder_lock(results, "--results"):
-            for paper in papers():  # a broken archive is found before anything runs
+            for paper in known:  # a broken archive is found before anything runs
                 archive.read(archive.path_of(paper.key, results))
             if not typed.redraw:
                 venue = Venue(Path(typed.folder), typed.jobs, typed.on, tuple(slurm))
