@@ -54,3 +54,34 @@ def test_a_shaped_network_has_the_delay_and_rate_of_its_name(name: str) -> None:
     cluster = configure(values_of(*TIMING, f"cluster={name}")).experiment.cluster
     assert (cluster.latency_s, cluster.bandwidth) == SHAPED[name]
     assert cluster.collective_startup_s == pytest.approx(3 * cluster.latency_s)
+
+
+@each_row(
+    ("name", "cards", "gbit_s", "nvlink_gb_s"),
+    [
+        ("aws_p3dn", 1, 100, 6 * 20),
+        ("aws_p4d", 4, 100, 12 * 20),
+        ("aws_p5", 32, 100, 18 * 20.6),
+        ("azure_nd_h100_v5", 8, 400, 18 * 20.6),
+        ("dgx_h100", 8, 400, 18 * 20.6),
+        ("gcp_a3", 4, 200, 18 * 20.6),
+        ("gcp_a3_mega", 8, 200, 18 * 20.6),
+        ("oci_a100", 16, 100, 12 * 20),
+    ],
+)
+def test_hosts_of_gpus_have_the_rates_of_their_cards_and_links(
+    name: str, cards: int, gbit_s: float, nvlink_gb_s: float
+) -> None:
+    """Of a card 12 of 12.5 GB/s are left (NCCL's NET_BW)."""
+    cluster = configure(values_of(*TIMING, f"cluster={name}", "nodes=16")).experiment.cluster
+    assert cluster.wan_bandwidth == pytest.approx(cards * gbit_s * 1e9 * 12 / 12.5)
+    assert cluster.bandwidth == pytest.approx(8e9 * nvlink_gb_s)
+    assert cluster.of_nccl is not None
+
+
+def test_spot_instances_are_there_as_often_as_in_the_trace() -> None:
+    """5.6 of twelve on average, 51 lost in 20,233 s."""
+    failures = configure(values_of(*TIMING, "cluster=spot_instances")).experiment.cluster.failing
+    assert failures is not None
+    assert 12 * failures.every_s / (failures.every_s + failures.repair_s) == pytest.approx(5.6, rel=0.01)
+    assert 5.6 * 20_233 / failures.every_s == pytest.approx(51, rel=0.01)
