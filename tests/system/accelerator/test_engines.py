@@ -28,6 +28,14 @@ def test_a_simulation_has_the_bits_of_the_cpu(emulated: Prefork, prefork: Prefor
     assert measured(runs[0]) == measured(runs[1])
 
 
+def test_graphs_of_the_device_have_the_bits_of_the_cpu(emulated: Prefork, prefork: Prefork, tmp_path: Path) -> None:
+    """Recorded once a lane, and replayed for 4 workers."""
+    line = (*SIM, "algo=gossip", "budget.steps=6", "eval.every_steps=3")
+    run = completed(emulated, tmp_path / "emulated", *line, "engine.gradients=graphs", ON_DEVICES)
+    assert run.summary["gradients"] == "graphs"
+    assert measured(run) == measured(completed(prefork, tmp_path / "cpu", *line))
+
+
 @pytest.mark.parametrize("algo", ["sync", "localsgd", "diloco", "delayfree"])
 def test_process_groups_have_the_bits_of_the_cpu(tmp_path: Path, algo: str) -> None:
     """Each rank of torchrun has a device of its own."""

@@ -102,6 +102,26 @@ void check_may_wait(int stream, const std::string& name) {
 
 void put(const c10::IValue& to, const c10::IValue& from);
 
+// a graph keeps addresses: a tensor of which the program sets other data later keeps its memory here
+at::Tensor pinned_down(const at::Tensor& t) {
+  return t.defined() && is_here(t) ? at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(0, false)) : t;
+}
+
+c10::IValue pinned_down(const c10::IValue& value) {
+  if (value.isTensor()) return pinned_down(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> all;
+    for (const auto& t : value.toTensorVector()) all.push_back(pinned_down(t));
+    return all;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> all;
+    for (const auto& t : value.toOptionalTensorVector()) all.push_back(t ? std::optional(pinned_down(*t)) : t);
+    return all;
+  }
+  return value;
+}
+
 void run(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const std::string& name = schema.name();
@@ -142,7 +162,8 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
   Kernel kernel(name, current_stream(device), accesses);
   Capture* capture = capture_on(kernel.stream);
   Stack arguments;
-  if (capture) arguments.assign(stack->begin() + first, stack->end());
+  if (capture)
+    for (size_t i = 0; i < n; i++) arguments.push_back(pinned_down((*stack)[first + i]));
   Aliases aliases;
   for (size_t i = 0; i < n; i++) {
     auto& value = (*stack)[first + i];
@@ -180,7 +201,8 @@ void run(const c10::OperatorHandle& op, Stack* stack) {
   }
   if (waits) host_waits(kernel.stream);
   if (!capture) return;
-  Stack results(stack->end() - returned, stack->end());
+  Stack results;
+  for (size_t i = stack->size() - returned; i < stack->size(); i++) results.push_back(pinned_down((*stack)[i]));
   capture->steps.push_back([op, arguments, results] {
     Stack again = arguments;
     run(op, &again);

@@ -8,7 +8,16 @@ import threading
 import torch
 import torch.distributed as dist
 
-from tests.system.accelerator.programs.on_device import DEVICE, Programs, captured, current, ones, pinned, registers
+from tests.system.accelerator.programs.on_device import (
+    DEVICE,
+    Programs,
+    captured,
+    current,
+    doubled,
+    ones,
+    pinned,
+    registers,
+)
 
 CORRECT: Programs = {}
 
@@ -217,3 +226,13 @@ def a_graph_has_the_work_of_streams_that_wait_for_its_own() -> None:
     graph.replay()
     graph.replay()
     assert x.tolist() == [9.0] * 4
+
+
+@registers(CORRECT)
+def a_graph_keeps_the_memory_of_a_tensor_that_gets_other_data() -> None:
+    x, y, parameter = ones(4), ones(4), ones(4)
+    parameter.data = x
+    graph = captured(lambda: doubled(parameter))
+    parameter.data = y
+    graph.replay()
+    assert (x + y).tolist() == [3.0] * 4
