@@ -52,7 +52,19 @@ def test_the_unit_of_a_key_is_in_its_name() -> None:
     units = {key: unit_of(key) for key in OPTIONS if "." in key and "=" not in key}
     rates = ("", "server_", "node_", "wan_", "receive_", "connection_", "links.")
     assert {key for key, unit in units.items() if unit == "bit/s"} == {f"cluster.{name}bandwidth" for name in rates}
-    sizes = {f"cluster.{name}_bytes" for name in ("message", "window", "initial_window", "slice", "chunk", "bucket")}
+    sizes = {
+        f"cluster.{name}_bytes"
+        for name in (
+            "message",
+            "window",
+            "initial_window",
+            "slice",
+            "chunk",
+            "bucket",
+            "nccl.buffer",
+            "nccl.nvls_chunk",
+        )
+    }
     assert {key for key, unit in units.items() if unit == "bytes"} == {*sizes, "data.generated_bytes"}
     assert [key for key, unit in units.items() if unit == "s"] == [key for key in units if key.endswith("_s")]
     assert (unit_of("cluster.node_bandwidth.3"), unit_of("cluster.slow_nodes.15"), unit_of("3")) == (
