@@ -62,7 +62,8 @@ class MeasuredRow:
 @dataclass(frozen=True)
 class MeasuredTable:
     """A published table. unit: of its measurements. given: what was taken from the source, and is no row therefore.
-    left_out: rows of the source that are none here, and why. fitted: by the names of constants."""
+    left_out: rows of the source that are none here, and why. fitted: by the names of constants. apart: why no row of it
+    counts, of a source that refutes itself; empty: all do."""
 
     key: str
     title: str
@@ -72,6 +73,7 @@ class MeasuredTable:
     rows: Sequence[MeasuredRow]
     fitted: Sequence[Constant] = ()
     left_out: str = ""
+    apart: str = ""
 
 
 def tables() -> list[MeasuredTable]:
@@ -86,7 +88,7 @@ def tables() -> list[MeasuredTable]:
 
 
 def _row(fields_of_row: Mapping[str, Any]) -> MeasuredRow:
-    command = tuple(fields_of_row["command"].split())
+    command = tuple(shlex.split(fields_of_row["command"]))
     names = [field.name for field in fields(MeasuredRow)]
     return MeasuredRow(overrides=command, **{name: fields_of_row[name] for name in names if name in fields_of_row})
 

@@ -57,16 +57,19 @@ def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictio
     with drawing("double", log=("x", "y")):
         save(_figure(tables, predictions), results / FIGURE)
     errors = {key: [error(row.measured, value) for row, value in of_table] for key, of_table in pairs.items()}
-    everything = [value for values in errors.values() for value in values]
+    everything = [value for each in tables if not each.apart for value in errors[each.key]]
     shares = ", ".join(f"{name} {percentile(everything, share):.1%}" for name, share in SHARES.items())
     score = f"{len(everything)} rows: relative error {shares}"
     constants = [constant for benchmark in tables for constant in benchmark.fitted]
-    overview = [[f"[{benchmark.title}](#{benchmark.key})", *_row_of(errors[benchmark.key])] for benchmark in tables]
+    overview = [(each.apart, [f"[{each.title}](#{each.key})", *_row_of(errors[each.key])]) for each in tables]
+    columns = ["table", "rows", *SHARES, f"above {EXPLAINED:.0%}"]
     parts = [
         INTRODUCTION,
         f"**{score}.**",
         f"![predicted against measured]({FIGURE})",
-        table(["table", "rows", *SHARES, f"above {EXPLAINED:.0%}"], [*overview, ["all", *_row_of(everything)]]),
+        table(columns, [*(line for apart, line in overview if not apart), ["all", *_row_of(everything)]]),
+        "Apart, and in none of these numbers, are tables whose sources refute them; each says why.",
+        table(columns, [line for apart, line in overview if apart]),
         "## Fitted constants",
         f"{len(constants)}, all named here; every other number is the source's, a standard's, or called assumed.",
         table(["constant", "value", "fitted on", "why"], [list(vars(each).values()) for each in constants]),
@@ -86,13 +89,14 @@ def _section(benchmark: MeasuredTable, pairs: Sequence[tuple[MeasuredRow, float]
         if abs(wrong) > EXPLAINED:
             if row.reason and row.reason not in reasons:
                 reasons.append(row.reason)
-            note = f"({reasons.index(row.reason) + 1})" if row.reason else "unexplained"
+            note = f"({reasons.index(row.reason) + 1})" if row.reason else "" if benchmark.apart else "unexplained"
         lines.append([row.name, f"{row.measured:g}", f"{value:.4g}", f"{wrong:+.1%}", note])
     return [
         f'<a id="{benchmark.key}"></a>\n\n## {benchmark.title}',
         f"{benchmark.source}.",
         f"Given: {benchmark.given}",
         f"Left out: {benchmark.left_out}" if benchmark.left_out else "",
+        f"Apart: {benchmark.apart}" if benchmark.apart else "",
         table(["row", f"measured ({benchmark.unit})", "predicted", "error", ""], lines),
         *(f"({number}) {reason}" for number, reason in enumerate(reasons, start=1)),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from pathlib import Path
@@ -42,6 +41,8 @@ def test_the_median_row_is_within_five_percent_and_every_large_error_has_its_rea
     predictions = committed()
     errors = []
     for table in TABLES:
+        if table.apart:
+            continue
         for row, value in zip(table.rows, predictions[table.key], strict=True):
             errors.append(error(row.measured, value))
             assert abs(errors[-1]) <= EXPLAINED or row.reason, f"{table.key}: {row.name}"
@@ -60,7 +61,8 @@ def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
     for path in COMMITTED.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
     score = capsys.readouterr().out.strip()
-    assert score.startswith(f"{len(json.loads((COMMITTED / PREDICTED).read_text()))} rows: relative error median")
+    counted = sum(len(table.rows) for table in TABLES if not table.apart)
+    assert score.startswith(f"{counted} rows: relative error median")
     assert score in " ".join((COMMITTED.parents[1] / "README.md").read_text().split())
 
 
