@@ -1,13 +1,13 @@
-"""Find when a curve of marks reached a level: by a stated rule, between marks, and how finely that is known.
+"""Find the time when a curve of marks reached a level, by a stated rule, and the resolution of that time.
 
-A mark samples a curve that goes on between marks, so the time of the first mark at or beyond the level is late by up to
-the distance of two marks. Here the crossing is where the straight line between the two marks around it meets the
-level; their distance is its resolution.
+Marks sample a continuous curve, so the time of the first mark at or beyond the level is late by up to the distance of
+two marks. Here the crossing is the point where the straight line between the two marks around it meets the level; their
+distance is its resolution.
 
 A curve is noisy near its level, and may meet it several times. Three rules say which crossing counts:
 
 smoothed  the first of the smoothed curve: the value of every mark is replaced by the median of the marks in a window
-          centred at it, of fewer marks at both ends. So it reaches the level where most marks of a window have: one
+          centred at it, of fewer marks at both ends. It reaches the level if most marks of a window have: one
           touch alone is no crossing, nor does one mark that falls back undo it. Where the curve is monotonic, it is
           its own smoothed curve. A mean would be drawn beyond the level by a single high mark, would shift the
           crossing of a curve that bends, and would give another answer for the loss than for its logarithm.
@@ -29,7 +29,7 @@ WINDOW = 3  # marks
 
 @dataclass(frozen=True)
 class Crossing:
-    """A curve reaching a level. time_s: where the line between two marks meets the level.
+    """A curve reaching a level. time_s: time at which the line between two marks meets the level.
 
     resolution_s: distance of the two marks; 0 for a curve that starts at the level or beyond."""
 
@@ -54,7 +54,7 @@ class Crossings:
 class Aim:
     """A level that a field of the marks is to reach: a loss from above, everything else from below.
 
-    rule: of RULES. window: marks that `smoothed` takes the median of, an odd number."""
+    rule: one of RULES. window: number of marks in the median of `smoothed`, odd."""
 
     field: str
     level: float
@@ -69,7 +69,7 @@ class Aim:
 
     @property
     def delay(self) -> int:
-        """Return how many marks behind a mark its smoothed value depends on."""
+        """Return the number of later marks on which a mark's smoothed value depends."""
         return self.window // 2
 
     def is_reached(self, value: float) -> bool:
@@ -77,7 +77,7 @@ class Aim:
         return self._sign * value >= self._sign * self.level
 
     def crossing(self, before: CurvePoint | None, after: CurvePoint) -> Crossing | None:
-        """Return the crossing between two marks; None if there is none. before: None: `after` is the first mark."""
+        """Return the crossing between two marks, or None. before: None if `after` is the first mark."""
         if not self.is_reached(after[1]) or (before is not None and self.is_reached(before[1])):
             return None
         return self._meeting(before, after)
@@ -106,7 +106,7 @@ class Aim:
         return Crossings(smooth[0] if smooth else None, plain[0] if plain else None, plain[-1] if stays else None)
 
     def _meeting(self, before: CurvePoint | None, after: CurvePoint) -> Crossing:
-        """Return where the line between two marks on both sides of the level meets it."""
+        """Return the crossing of the level and the line between two marks on both sides of it."""
         if before is None:
             return Crossing(after[0], 0.0)
         (start_s, low), (end_s, high) = before, after
@@ -114,5 +114,5 @@ class Aim:
 
     @property
     def _sign(self) -> float:
-        """Return the factor with which values rise towards the level."""
+        """Return the sign that makes values rise towards the level."""
         return -1.0 if self.field.endswith("loss") else 1.0

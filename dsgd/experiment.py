@@ -36,17 +36,18 @@ class Budget:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Marks at which the output model is evaluated, besides the start and the end, and how."""
+    """Marks at which the output model is evaluated, in addition to the start and the end, and how."""
 
     every_epochs: float | None = None
     every_samples: int | None = None
     every_steps: int | None = None
     every_time_s: float | None = None
-    # statistics of the output model: average the workers' | recalibrate on training data | auto: that for a centre
+    # statistics of the output model: average the workers' | recalibrate on training data | auto: recalibrate for a
+    # centre
     batch_norm: str = "auto"
     train_samples: int | None = None  # train_loss is over this many training samples; null: all
-    workers: int | str = "none"  # whose own accuracies: all | so many, spread evenly | none; first and last mark: all
-    conservation: bool = False  # record how far the sums have drifted that the algorithm conserves; a simulation only
+    workers: int | str = "none"  # with own accuracies: all | a number, spread evenly | none; first and last mark: all
+    conservation: bool = False  # record the drift of the sums that the algorithm conserves; a simulation only
     test_folds: bool = False  # also evaluate equal parts of the test set at the end; a simulation only
     diverged_factor: float = 1e6  # a loss this many times the first one ends the run as diverged: rules/marks.py
 
@@ -157,7 +158,7 @@ class Experiment:
             raise ValueError(f"{rule}, which know no all-reduce without some of the nodes, got true")
 
     def least_time_s(self) -> float:
-        """Estimate how long the budget lasts on the clock of the simulator, 0 where only messages take time."""
+        """Estimate the duration of the budget on the simulator's clock, 0 if only messages take time."""
         limit_s = math.inf if self.budget.time_s is None else self.budget.time_s
         total = math.inf if self.total_samples is None else self.total_samples
         return min(limit_s, self.cluster.longest_s * total / self._step_samples)
@@ -183,11 +184,11 @@ class Experiment:
         return self.batch_size * (self.nodes - self.algo.backups)
 
     def samples_of(self, steps: int) -> int:
-        """Return the samples behind so many steps, of all workers together."""
+        """Return the samples in `steps` steps of single workers."""
         return steps * self._step_samples // self.nodes
 
     def _in_samples(self, epochs: float | None, samples: int | None, steps: int | None) -> dict[str, float]:
-        """Return those of the three that are given, by name, in samples of all workers."""
+        """Return the given ones of the three limits by name, in samples of all workers."""
         counts = {
             "epochs": None if epochs is None else epochs * self.epoch_samples,
             "samples": samples,
@@ -203,23 +204,24 @@ class Experiment:
         return {f"budget.{name}": int(count // self.unit) * self.unit for name, count in counts.items()}
 
     def steps_in(self, samples: int) -> int:
-        """Return the steps of each worker, where all are equally fast, that make so many samples of all workers."""
+        """Return the steps of each worker, all equally fast, in a number of samples of all workers."""
         return samples // self._step_samples
 
     @cached_property
     def total_samples(self) -> int | None:
-        """The budget in samples of all workers, rounded down to whole steps; None if only the time is limited."""
+        """Return the budget in samples of all workers, rounded down to whole steps; None if only the time is
+        limited."""
         return min(self.sample_limits.values(), default=None)
 
     @cached_property
     def mark_samples(self) -> float:
-        """Samples between two evaluation marks; infinity where only time or nothing sets them."""
+        """Return the samples between two evaluation marks; infinity if samples do not set them."""
         marks = self.eval
         counts = self._in_samples(marks.every_epochs, marks.every_samples, marks.every_steps)
         return min(counts.values(), default=math.inf)
 
     def learning_rate(self, samples: int) -> float:
-        """Return the rate of a step that begins when all workers together have processed so many samples."""
+        """Return the rate of a step that begins after `samples` processed samples of all workers."""
         epoch_samples, total = self.epoch_samples, self.total_samples
         epochs = None if total is None else total / epoch_samples
         return self.optimizer.lr * self.schedule.factor(samples / epoch_samples, epochs, self.scale)

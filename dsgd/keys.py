@@ -1,4 +1,4 @@
-"""Declare configuration keys and check their values: what a dataclass says of its fields besides type and default.
+"""Declare configuration keys as fields of dataclasses, with words and limits, and check their values.
 
     wan_latency_s: Annotated[float | None, Key("{} latency between islands", limits=SECONDS)] = None
 
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Limits:
-    """The smallest and the largest value of a key. rule: how an error says them. form: how it shows a wrong value."""
+    """Hold the smallest and the largest value of a key. rule: text for both in errors. form: format of a value."""
 
     least: float
     most: float
@@ -29,14 +29,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Key:
-    """How a key is shown, and its limits.
+    """Declare the words, the limits and the unit of a key.
 
-    caption: what a caption says of a value that is not the default; `{}` is the value in the key's unit, and behind a
-    colon stands another way to write it, as format() has it or by a name of WRITTEN in dsgd/report/setting.py. Captions
-    have the keys of a class in the order of its fields; those without this text are in none.
-    axis: what an axis calls the key; by default the last part of its name. of_node: the same for the entry of a node.
+    caption: text for a value that is not the default; empty: no caption mentions the key. `{}` is the value in the
+    key's unit; a format after a colon is one of format(), or a name of WRITTEN in dsgd/report/setting.py. Captions list
+    the keys of a class in the order of its fields.
+    axis: name of the key on an axis; by default the last part of its name. of_node: the same for the entry of a node.
     unit: "%" for a share; other units follow from the end of the name, as dsgd/report/units.py reads it.
-    entry: the class of the key's entries, whose fields are keys below it."""
+    entry: class of the key's entries, whose fields are keys below it."""
 
     caption: str = ""
     limits: Limits | None = None
@@ -48,7 +48,7 @@ class Key:
 
 @cache
 def keys_of(cls: type) -> Mapping[str, Key]:
-    """Return what the fields of a dataclass declare, by their names and in their order."""
+    """Return the declarations of a dataclass by the names of its fields, in their order."""
     hints = typing.get_type_hints(cls, include_extras=True)
     declared = {name: (*getattr(hint, "__metadata__", ()), None)[0] for name, hint in hints.items()}
     return {name: key for name, key in declared.items() if isinstance(key, Key)}
@@ -79,8 +79,8 @@ _RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?(\S+)([\])])")
 def check_options(owner: object, **rules: str | Collection[Any]) -> None:
     """Raise ValueError, in one line, for the first option of an object that does not follow its rule.
 
-    rules: by the name of the option: `>= 0`, `> 0`, `in [0, 1)`, `in [1, tau = 4]`, with ` or null` behind it where
-    None is allowed; or the choices, of which the option must be one. What is not finite follows no rule of numbers."""
+    rules: {option: rule}, with `>= 0`, `> 0`, `in [0, 1)` or `in [1, tau = 4]`, followed by ` or null` if None is
+    allowed; or the option's choices. A number that is not finite follows no rule."""
     for name, rule in rules.items():
         value: Any = getattr(owner, name)
         if not isinstance(rule, str):

@@ -32,8 +32,8 @@ name = sys.argv[2]
 sys.argv = [f"dsgd-{name}", *sys.argv[3:]]
 sys.exit(importlib.import_module(MODULES[name]).main())
 """
-_PROGRESS = re.compile(r"[^ ]+: epoch [0-9.]+|(study .*, )?[0-9]+ of (about )?[0-9]+ runs")  # how such lines begin
-_RECORD = "record: "  # before the folder, in what dsgd-run prints
+_PROGRESS = re.compile(r"[^ ]+: epoch [0-9.]+|(study .*, )?[0-9]+ of (about )?[0-9]+ runs")  # beginnings of such lines
+_RECORD = "record: "  # before the folder, in the output of dsgd-run
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -48,10 +48,10 @@ def run(
     Your process keeps its signal handlers, threads, sys.argv and random numbers. The child process finds the same
     modules. Its messages and progress lines go to sys.stderr.
 
-    overrides: `key=value` of one run. folder: of the record; None: the default of dsgd-run. config_dir: of your own
-    configuration files. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt. A run that diverged, failed
-    or was interrupted is returned as well, with its `status`. Raises ConfigError, a ValueError of one line, for a wrong
-    configuration, and RuntimeError for a failure that left no record."""
+    overrides: `key=value` of one run. folder: folder of the record; None: the default of dsgd-run. config_dir: folder
+    of your own configuration files. Ctrl-C ends the run with a checkpoint and raises KeyboardInterrupt. A run that
+    diverged, failed or was interrupted is returned too, with its `status`. Raises ConfigError, a ValueError of one
+    line, for a wrong configuration, and RuntimeError for a failure that left no record."""
     if isinstance(overrides, str):
         raise ConfigError(f'overrides must be a list of "key=value", got the text {overrides!r}')
     if flags := [text for text in overrides if text.startswith("-")]:
@@ -74,8 +74,8 @@ def run(
 
 @dataclass(frozen=True, repr=False)
 class Compared:
-    """The result of a comparison. verdict: in two sentences. table: a row per contender, as Markdown. runs: the
-    measured ones. folder: of all files and records, tuning runs included."""
+    """The result of a comparison. verdict: two sentences. table: a row per contender, as Markdown. runs: the measured
+    runs. folder: folder of all files and records, tuning runs included."""
 
     folder: Path
     verdict: str
@@ -99,7 +99,7 @@ class Compared:
 
 
 def _html_row(kind: str, cells: Sequence[str]) -> str:
-    """Return a row of a table. kind: th | td. cells: as Markdown."""
+    """Return a row of a table. kind: th | td. cells: Markdown."""
     return f"<tr>{''.join(f'<{kind}>{for_html(from_markdown(cell))}</{kind}>' for cell in cells)}</tr>"
 
 
@@ -164,7 +164,7 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
         encoding="utf-8",
         errors="replace",
         env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", "MPLBACKEND": "Agg"},
-        start_new_session=True,  # Ctrl-C in a terminal would come twice, which means: end without a checkpoint
+        start_new_session=True,  # a terminal's Ctrl-C would arrive twice, which means: end without a checkpoint
     ) as process:
         assert process.stderr is not None
         try:
@@ -180,8 +180,8 @@ def _call(name: str, arguments: Sequence[str], out: int) -> tuple[int, str]:
 
 
 def _shown(line: str, bar: str) -> str:
-    """Print a line of a command. In a notebook one about progress replaces the one before, `bar`. Returns what the next
-    one may replace."""
+    """Print a line of a command. In a notebook a progress line replaces the one before, `bar`. Returns the line that
+    the next one may replace."""
     text = line.rstrip("\n")
     if "ipykernel" in sys.modules and _PROGRESS.match(text):
         print("\r" + text.ljust(len(bar)), end="", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ def stream(purpose: str, *numbers: int) -> np.random.Generator:
 
 @contextmanager
 def seeded_streams(seed: int = 0) -> Iterator[None]:
-    """Seed every global stream inside of the block, and restore them afterwards. seed: in [0, 2**63)."""
+    """Seed every global stream inside of the block, and restore them afterwards. seed: integer in [0, 2**63)."""
     import torch
 
     with torch.random.fork_rng(devices=[]), seeded_beside(seed):
@@ -42,7 +42,7 @@ def seeded_beside(seed: int) -> Iterator[None]:
 
 
 def stream_states() -> dict[str, object]:
-    """Return the state of every global stream by its name: whoever draws from one changes it."""
+    """Return the state of every global stream by its name: a draw from a stream changes its state."""
     import torch
 
     _, keys, position, *more = np.random.get_state()

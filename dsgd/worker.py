@@ -138,8 +138,7 @@ class Worker:
 
     x: the flat parameter vector [d] (float32, in oracles float64), which the algorithm changes in place.
     rank: number of this worker, from 0. nodes: number of workers. rng: random stream of this worker alone.
-    steps: number of local optimizer steps so far. layout: the shapes of the model's parameters, in the order of x.
-    """
+    steps: number of local optimizer steps so far. layout: the shapes of the model's parameters, in the order of x."""
 
     __slots__ = ("_engine", "kept", "layout", "nodes", "rank", "rng", "steps", "x")
 
@@ -244,7 +243,7 @@ class Worker:
         self._engine.publish(self)
 
     async def pull(self, peer: int) -> Tensor | None:
-        """Get the peer's last published vector [d]; None if the peer is dead or silent, as real ones can be."""
+        """Get the peer's last published vector [d]; None if the peer is dead or silent, as in real processes."""
         return await Pull(peer)
 
     async def push(self, peer: int, v: Tensor, size: float = 1.0) -> None:
@@ -261,7 +260,7 @@ class Worker:
     async def ask(self, peer: int, v: Tensor) -> Tensor | None:
         """Send v [d] to a peer and return the peer's answer [d]; see `Algorithm.answer`, which may change the peer's x.
 
-        Returns None if the peer is dead or silent, as real ones can be. A silent peer may still have changed its x."""
+        Returns None if the peer is dead or silent. A silent peer may still have changed its x."""
         return await Ask(peer, v)
 
     async def call(self, operation: str, v: Tensor | None = None, *scalars: float, size: float = 1.0) -> Any:
@@ -293,8 +292,7 @@ class Algorithm:
         workers: the sum of the x_i, in lock-step between their k-th and their next steps, otherwise in every ask, whose
         answer the worker applies at once. workers and centre: the sum of the x_i and c, in every call, whose answer the
         worker applies at once; without servers as for workers, c being what the last worker keeps as "centre". centre:
-        c and, in every call with a vector, the first scalar times that vector.
-    """
+        c and, in every call with a vector, the first scalar times that vector."""
 
     lockstep: ClassVar[bool] = False
     servers: int = 0
@@ -311,7 +309,7 @@ class Algorithm:
 
     @property
     def cycle(self) -> int:
-        """Return after how many steps no operation is in flight.
+        """Return the number of steps after which no operation is in flight.
 
         There, `train` can start again with a worker of the same steps, x and kept vectors, and continues as if it had
         never stopped. Real processes take their checkpoints there, where `train` asks `worker.done`: never between a
@@ -326,7 +324,7 @@ class Algorithm:
 
     @property
     def keeps(self) -> int:
-        """Return how many vectors a worker keeps at most, because checkpoints of real processes have a limited size."""
+        """Return the maximum of vectors that a worker keeps: checkpoints of real processes have a limited size."""
         return 8
 
     @property
@@ -341,16 +339,16 @@ class Algorithm:
 
     @property
     def needs_layout(self) -> bool:
-        """Tell whether `check_layout` needs the model, which must then be built before anything is written."""
+        """Return whether `check_layout` needs the model, which must then be built before anything is written."""
         return False
 
     def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
         """Raise ValueError, before any work, for options that do not fit the model's parameters, of these shapes."""
 
     def warning(self, nodes: int, momentum: float) -> str | None:
-        """Return one line about options that are allowed and probably a mistake; None: there are none.
+        """Return one line about allowed options that are probably a mistake, or None.
 
-        momentum: of the local optimizer."""
+        momentum: momentum of the local optimizer."""
         return None
 
     async def train(self, worker: Worker) -> None:

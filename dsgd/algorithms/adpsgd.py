@@ -1,26 +1,27 @@
-"""AD-PSGD: pairs of workers average while they compute gradients; nobody waits, for a peer or for the network.
+"""AD-PSGD: pairs of workers average while they compute gradients, and no worker waits for a peer or the network.
 
 Reference: Lian, Zhang, Zhang, Liu 2018, arXiv 1710.06952.
 
     gradients, in every worker i:                          x_i   parameters of worker i, [d]
         g = g(a copy of x_i);  x_i = x_i - lr g            g     stochastic gradient, [d]
-    averages, beside them, in every active worker i:       j     a random passive worker, or such a neighbour of i
+    averages, concurrently, in every active worker i:      j     a random passive worker, or such a neighbour of i
         atomically:  x_i = x_j = (x_i + x_j) / 2
     which without a lock is:
         i:  v = x_i;  send v                               v     x_i when it was sent, [d]
         j:  y = x_j;  x_j = x_j + (v - y) / 2;  send y     y     x_j when v arrived, [d]
         i:  x_i = x_i + (y - v) / 2
 
-Half of the workers are active and begin averages; the others are passive and answer, whatever they compute. An average
-keeps the sum of the x_i, also where i has made a step since it sent v. Where a mark, or the end, falls between the two
-halves of an average, the mean lacks (y - v) / (2 p).
+Half of the workers are active and begin averages; the others are passive and answer at any time. An average keeps the
+sum of the x_i, even if i has made a step since it sent v. If an evaluation or the end falls between the two halves of
+an average, the mean lacks (y - v) / (2 p).
 
-Differences from the paper: while y is on its way, j makes steps and answers others. So nothing can deadlock in any
-graph; but if two workers asked each other at once, they would swap their vectors rather than average them. Therefore
-the graph is bipartite, as in the paper. An average begins with a gradient, and is left out where the one before is
-still under way. step() may add local momentum, which is not averaged.
-Cost per active worker: every step one message of N bytes; passive workers answer with as many. Waits: for nothing.
-A worker that fails (`cluster.failures`): averages with it are left out. It comes back with the parameters of a random
+Differences from the paper: while y is in flight, j makes steps and answers other workers. So no graph can deadlock. But
+two workers that asked each other at the same time would swap their vectors instead of averaging them. Therefore the
+graph is bipartite, as in the paper. An average begins with a gradient, and is skipped if the previous average is still
+in flight. step() may add local momentum, which is not averaged.
+Cost per active worker: every step one message of N bytes; passive workers answer with the same number. Waits: for
+nothing.
+A worker that fails (`cluster.failures`): averages with it are skipped. It returns with the parameters of a random
 peer, so the sum of the x_i changes.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """
@@ -55,7 +56,7 @@ class ADPSGD(Algorithm):
         return "workers"
 
     def passive(self, worker: Worker) -> Sequence[int]:
-        """Return whom a worker may average with of its own accord: nobody if it is passive itself."""
+        """Return the peers that a worker may ask for an average: none for a passive worker."""
         if self.peers == "topology":
             assert self.topology.sides is not None
             return () if self.topology.sides[worker.rank] else self.topology.neighbours(worker.rank)

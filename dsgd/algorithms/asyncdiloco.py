@@ -1,8 +1,8 @@
-"""Asynchronous DiLoCo: workers make local steps and send what they have moved; a server applies it as it arrives.
+"""Asynchronous DiLoCo: workers make local steps and send the change; a server applies each change as it arrives.
 
 References: delayed Nesterov and local steps in proportion to speed (DyLU): Liu et al. 2024, arXiv 2401.09135. With
-group > 1 HALoS, Kim et al. 2025, arXiv 2506.04531: workers of a region share a local server. With c_ok > -1 HeLoCo, Al
-Asif et al. 2026, arXiv 2606.00271: differences are turned towards the momentum before they are applied.
+group > 1: HALoS, Kim et al. 2025, arXiv 2506.04531: workers of a region share a local server. With c_ok > -1: HeLoCo,
+Al Asif et al. 2026, arXiv 2606.00271: differences are turned towards the momentum before they are applied.
 
     each round of worker i:                                x_i   parameters of worker i, [d]
         s = x_i                                            g_i   stochastic gradient at x_i, [d]
@@ -14,9 +14,9 @@ Asif et al. 2026, arXiv 2606.00271: differences are turned towards the momentum 
             m = beta m + S / buffer;  S = 0
             c = c - olr buffer beta m
         return c
-    with local servers update is that of the group's, with local_olr, local_beta, local_buffer and c_l for c, and
-    after every `updates` of its updates it sends what it has moved on:
-        a = c_l when this was last done                    c_l   the local server's parameters, [d]
+    with local servers, update is the group server's, with local_olr, local_beta, local_buffer and c_l for c, and
+    after every `updates` of its updates it sends its change to the global server:
+        a = c_l when it last sent                          c_l   the local server's parameters, [d]
         c_l = (1 - mix) c_l + mix update(a - c_l) of the global server
     with c_ok > -1 each block of D, of one parameter tensor, is changed first:      u = D / |D|, v = m / |m|, cos = u v
         conf = |D| / (|D| + kappa (1 - beta) |m|)
@@ -25,19 +25,19 @@ Asif et al. 2026, arXiv 2606.00271: differences are turned towards the momentum 
         otherwise:    D = |D| w / |w|,   w = (1 - r) u + r v,   r = min(k_d (1 - cos) conf, 1)
     with delay_power > 0 then all of D:   D = D / (1 + s)^delay_power     s     updates since the worker got its c
 
-With buffer = 1 the server makes Nesterov's steps. With one worker, olr = 1 and beta = 0 this is SGD.
+With buffer = 1 the server makes Nesterov's steps. With one worker, olr = 1 and beta = 0, this is SGD.
 
-Differences from the papers: the local server of a group is at its first worker, so that a message to it is one between
-two workers, and sends on where this worker ends a round. The speeds are given, not measured. As in the code of HALoS,
-what workers add to c_l while the answer of the global server is awaited reaches the global server with no later update.
-The round under way at the end is lost, and so is what local servers have not sent on. HeLoCo's momentum is a moving
-average, (1 - beta) m here, so its momentum steps are shorter by 1 - beta at the same beta. How it weights delays, its
-defaults, and its text beyond these formulas were not read: delay_power is the polynomial of FedAsync (Xie et al. 2019,
-arXiv 1903.03934), and the defaults are ours. Where D or m of a block is 0, the block is left as it is.
-Cost per worker: N / tau_i bytes sent and received a step; a local server in one message as many for its group's
-`updates`. Waits for the round trip to its server.
-A worker that fails (`cluster.failures`): no worker waits. It comes back with c. A local server fails with its worker
-and begins again with c; meanwhile its group goes on, and then sends what several rounds have moved. The global server
+Differences from the papers: a group's local server runs at the group's first worker, so a message to it travels between
+two workers. It sends to the global server when this worker ends a round. The speeds are given, not measured. As in the
+code of HALoS, changes that workers add to c_l while the global server's answer is in flight never reach the global
+server. The round in progress at the end is lost, and so are changes that local servers have not sent. HeLoCo's momentum
+is a moving average, here (1 - beta) m, so its momentum steps are shorter by 1 - beta at the same beta. Its delay
+weights, its defaults and its text beyond these formulas were not read: delay_power is the polynomial of FedAsync (Xie
+et al. 2019, arXiv 1903.03934), and the defaults are ours. A block whose D or m is 0 is left unchanged.
+Cost per worker: N / tau_i bytes sent and received a step; a local server sends and receives N bytes for every `updates`
+updates of its group. Waits for the round trip to its server.
+A worker that fails (`cluster.failures`): no worker waits. It returns with c. A local server fails with its worker and
+restarts with c. Meanwhile its group continues, and then sends the change of several rounds at once. The global server
 does not fail. The delay s of the first difference after a failure counts from the last c before it.
 Output model: the global server's c. One worker: exactly SGD at the end of a round for olr = 1 and beta = 0.
 """
@@ -127,11 +127,11 @@ class AsyncDiLoCo(Algorithm):
     local_olr: float = 0.2  # the same of local servers
     local_beta: float = 0.9
     local_buffer: int = 16
-    updates: int = 32  # of a local server between two of the global one
-    mix: float = 0.25  # share of the global parameters in what a local server goes on with
-    c_ok: float = -1.0  # of HeLoCo: cosine with the momentum from which a block is left as it is; -1: every block
-    k_s: float = 1.0  # strength with which the part of a block against the momentum is taken away
-    beta_max: float = 1.0  # share of this part that is taken away at most
+    updates: int = 32  # updates of a local server between two updates of the global one
+    mix: float = 0.25  # share of the global parameters in c_l after an update of the global server
+    c_ok: float = -1.0  # HeLoCo: cosine with the momentum from which a block is left unchanged; -1: every block
+    k_s: float = 1.0  # strength with which the part of a block against the momentum is removed
+    beta_max: float = 1.0  # largest share of this part that is removed
     k_d: float = 0.5  # strength with which other blocks are turned towards the momentum
     kappa: float = 1.0  # weight of the momentum's length in the confidence
     delay_power: float = 0.0  # a difference that is s updates late counts (1 + s)^-delay_power

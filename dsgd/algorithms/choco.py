@@ -1,4 +1,4 @@
-"""CHOCO-SGD: gossip in a graph of which only compressed differences are sent.
+"""CHOCO-SGD: gossip in a graph that sends compressed differences only.
 
 References: Koloskova, Stich, Jaggi 2019, arXiv 1902.00340, Algorithm 2; for deep learning: Koloskova, Lin, Stich, Jaggi
 2020, arXiv 1907.09356. The compressors are in `dsgd.compression.codes`.
@@ -6,29 +6,29 @@ References: Koloskova, Stich, Jaggi 2019, arXiv 1902.00340, Algorithm 2; for dee
     each step of worker i, order=paper:                    x_i    parameters of worker i, [d]
         g = gradient of f_i at x_i                         h_i    public copy of x_i ("x hat"), at first 0, [d]
         x_i = x_i - lr g                                   s_i    sum over j of W_ij h_j, at first 0, [d]
-        q_i = C(x_i - h_i), sent to the neighbours         C      the compressor: a [d] as a short code says it
+        q_i = C(x_i - h_i), sent to the neighbours         C      the compressor, [d] to a short code
         h_i = h_i + q_i                                    W_ij   mixing weights, symmetric, i itself included
         s_i = s_i + sum over j of W_ij q_j                 gamma  step of the mixing
         x_i = x_i + gamma (s_i - h_i)
 
     order=code sends at first, q_i = C(x_i - h_i), while g is computed; then come the step and the mixing
 
-Everybody knows the h_j of its neighbours from what they have sent, and s_i is all that it needs of them. The mean of
-the x_i moves by -lr mean g, whatever the compressor says. With compressor=none and gamma=1 order=paper is D-PSGD with
-gradient=first, and order=code the published D-PSGD, gradient=before.
+Each worker knows its neighbours' h_j from their messages, and needs only the sum s_i. The mean of the x_i moves by -lr
+mean g with any compressor. With compressor=none and gamma=1, order=paper is D-PSGD with gradient=first, and order=code
+is the published D-PSGD, gradient=before.
 
-gamma decides: without compression the workers come together for 0 < gamma < 2 / (1 - lambda_min(W)), 1.5 on a ring with
-even p, and the shorter the codes the smaller it must be. The authors have 0.45 for signs on a ring of 8.
+Convergence depends on gamma: without compression the workers reach consensus for 0 < gamma < 2 / (1 - lambda_min(W)),
+1.5 on a ring with even p. Shorter codes need a smaller gamma. The authors use 0.45 for signs on a ring of 8.
 
-Differences from the paper: order=code is that of the authors' program, which ends a step with sending; here the next
-step begins with it. qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels), as theirs, without which it would
-enlarge what it should approach. The whole vector is compressed at once, not layer by layer. step() may add local
+Differences from the paper: order=code follows the authors' program, which sends at the end of a step; here the next
+step begins with sending. As in that program, qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels), because it
+would otherwise enlarge the difference. The whole vector is compressed at once, not layer by layer. step() may add local
 momentum, which is not mixed.
-Cost per step and worker: deg(i) codes of n bytes, whose sizes are those of `algo=compressed`. Waits for its
+Cost per step and worker: deg(i) codes of n bytes, of the same sizes as in `algo=compressed`. Waits for its
 neighbours' codes of the present step. Time of a step: t + c + a + deg n / B; with order=code max(t, c + a + deg n / B).
-c is `code_s`, which real processes take for 1 encoding and deg + 1 decodings (benchmarks/codes.py measures it).
-A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its copies of theirs.
-Output model: the mean of the x_i. One worker: exactly SGD, as its s_i is its h_i.
+c is `code_s`, the time of 1 encoding and deg + 1 decodings in real processes (benchmarks/codes.py measures it).
+A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its copies of their h_j.
+Output model: the mean of the x_i. One worker: exactly SGD, because s_i = h_i.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ SENDING = ("paper", "code")
 class CHOCO(Algorithm):
     topology: Topology
     compressor: str = "sign"  # topk | randomk | sign | qsgd | none
-    share: float = 0.01  # of the entries, that topk and randomk send
-    levels: int = 127  # of qsgd: 127 take 8 bits with the sign
+    share: float = 0.01  # share of the entries that topk and randomk send
+    levels: int = 127  # levels of qsgd: 127 need 8 bits with the sign
     gamma: float = 0.45  # step of the mixing
     order: str = "paper"  # paper: step, send, mix | code: send while the gradient is computed, step, mix
     seed: int = 0  # of random places: the run's
@@ -100,7 +100,7 @@ class CHOCO(Algorithm):
             x.add_(mixed - hat, alpha=self.gamma)
 
     async def send(self, worker: Worker, hat: Tensor, mixed: Tensor) -> None:
-        """Send the code of x - hat, and add what all codes say to hat and to the mixture of the neighbours' hats."""
+        """Send the code of x - hat, and add the decoded codes to hat and to the mixture of the neighbours' hats."""
         from dsgd.compression import codes
 
         d = sum(prod(shape) for shape in worker.layout)

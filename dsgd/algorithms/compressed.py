@@ -1,31 +1,31 @@
-"""Compressed gradients with error feedback: workers send short codes of their gradients, and keep what is left out.
+"""Compressed gradients with error feedback: workers send short codes of their gradients and keep the error.
 
 References: error feedback: Karimireddy et al. 2019, arXiv 1901.09847. PowerSGD: Vogels, Karimireddy, Jaggi 2019, arXiv
 1905.13727. The other codes are in `dsgd.compression.codes`.
 
     each step of worker i:                                 g     stochastic gradient at the common x, [d]
-        a = e_i + g                                        e_i   what earlier codes left out, [d]
-        q_i = code of a;  e_i = a - q_i                    q_i   what the code says, [d]
+        a = e_i + g                                        e_i   error memory: what earlier codes left out, [d]
+        q_i = code of a;  e_i = a - q_i                    q_i   the decoded code, [d]
         x = x - lr mean_j q_j                              x     parameters, the same in all workers, [d]
 
     powersgd, for the gradient of each layer as a matrix M_i, [n, m]:      Q  [m, rank], kept from step to step
         P = orthogonalised mean_i (M_i Q);  Q = mean_i (M_i^T P);  q = P Q^T, the same in all workers
-        biases, and layers for which P and Q would not be smaller, are averaged as they are (a rank for which that is
-        all of the model is refused where a lower one would compress)
+        biases, and layers for which P and Q would not be smaller, are averaged uncompressed (a rank that leaves
+        the whole model uncompressed is refused if a lower rank would compress)
 
-At every step x - mean e is what x would be at a constant rate if whole gradients were sent: nothing is lost, only late.
-qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels) where errors are kept, as in `algo=choco`: as it is, right in
-the mean, it enlarges the errors of long vectors from step to step.
-With code=none, or topk of all, this is all-reduce SGD. feedback=false forgets instead.
+At a constant rate, x - lr mean e is the x that the same gradients would give uncompressed: nothing is lost, only late.
+qsgd is divided by 1 + min(d / levels^2, sqrt(d) / levels) where errors are kept, as in `algo=choco`: unbiased qsgd
+would enlarge the errors of long vectors from step to step.
+With code=none, or with topk of all entries, this is all-reduce SGD. feedback=false discards the errors.
 
-Differences from the papers: step() adds momentum after decoding. Errors are in units of gradients, so that a change of
-the rate needs nothing. Layers are compressed one by one under powersgd, otherwise the whole vector at once.
+Differences from the papers: step() adds momentum after decoding. Errors are in units of gradients, so a change of the
+rate does not affect them. powersgd compresses layer by layer, the other codes the whole vector at once.
 Cost per step and worker, N = 4 d bytes: powersgd two all-reduces, one after the other, of 4 rank sum(n) and 4 rank
-sum(m) bytes and what is whole; randomk and none one all-reduce; the others a message to everybody, p - 1 codes. Coding
-takes `code_s` in the simulator. Waits for everybody.
+sum(m) bytes and the uncompressed layers; randomk and none one all-reduce; the others a message to all workers, p - 1
+codes. Coding takes `code_s` in the simulator. Waits for all workers.
 A worker that fails (`cluster.failures`): all wait until it is back, with its error memory.
-Output model: the mean of the x_i, which are equal bit for bit. One worker: SGD whose gradients come late; exactly SGD
-with code=none.
+Output model: the mean of the x_i, which are equal bit for bit. One worker: SGD with late gradients; exactly SGD with
+code=none.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ CODES = ("powersgd", "topk", "randomk", "sign", "qsgd", "none")
 class Compressed(Algorithm):
     code: str = "powersgd"  # powersgd | topk | randomk | sign | qsgd | none
     rank: int = 2  # of powersgd
-    share: float = 0.01  # of the entries, that topk and randomk send
-    levels: int = 127  # of qsgd: 127 take 8 bits with the sign
-    feedback: bool = True  # false: what a code leaves out is lost
+    share: float = 0.01  # share of the entries that topk and randomk send
+    levels: int = 127  # levels of qsgd: 127 need 8 bits with the sign
+    feedback: bool = True  # false: the error of a code is discarded
     code_s: float = 0.0  # seconds that coding and decoding take in a step
     seed: int = 0  # of random places, and of the first Q: the run's
     lockstep: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class Compressed(Algorithm):
             worker.step(q_mean)
 
     async def mean(self, worker: Worker, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the worker's own code says, and the mean of what all codes say, both [d]."""
+        """Return the worker's decoded code, and the mean of all decoded codes, both [d]."""
         from dsgd.compression import codes
 
         d = sum(prod(shape) for shape in worker.layout)

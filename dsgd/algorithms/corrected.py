@@ -1,11 +1,11 @@
-"""Decentralised SGD that is corrected for data that differ: D2, gradient tracking, quasi-global momentum, DecentLaM.
+"""Decentralised SGD corrected for heterogeneous data: D2, gradient tracking, quasi-global momentum, DecentLaM.
 
 References: D2: Tang, Lian, Yan, Zhang, Liu 2018, arXiv 1803.07068. Gradient tracking: Pu, Nedic 2021, arXiv 1805.11454
 (DSGT). Quasi-global momentum: Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2102.04761. DecentLaM: Yuan et al. 2021,
 arXiv 2104.11981.
 
-Where every worker has data of its own, D-PSGD ends beside the minimiser of all, and local momentum multiplies that
-error. Each of these removes it, or keeps momentum from enlarging it:
+If the workers' data differ, D-PSGD does not converge to the common minimiser, and local momentum multiplies the error.
+Each of these methods removes the error, or keeps momentum from enlarging it:
 
     each step of worker i:                                 x    parameters of worker i, [d]
         g = gradient of f_i at x                           u    what the local step adds to x: -lr g
@@ -14,13 +14,13 @@ error. Each of these removes it, or keeps momentum from enlarging it:
         qg         x, m = W (x - lr (g + beta m)), beta m + (1 - beta) (x - W (x - lr (g + beta m))) / lr
         decentlam  m = beta m + (x - W (x - lr g)) / lr;  x = x - lr m
 
-d2 and tracking lead every worker to the minimiser of all, at a constant rate and however the curvatures differ. qg and
-decentlam end where D-PSGD without momentum does. tracking in its usual form is x = W (x - lr y) with y the workers'
-tracked mean gradient. qg takes the direction in which the network has moved as the momentum of each worker.
+d2 and tracking lead every worker to the common minimiser, at a constant rate and for any curvatures. qg and decentlam
+converge to the same point as D-PSGD without momentum. tracking is usually written x = W (x - lr y) with y the workers'
+tracked mean gradient. qg uses the direction of the network's movement as the momentum of each worker.
 
-Differences from the papers: W of d2 is (I + W) / 2, which has no eigenvalue at or below the paper's limit of -1/3 in
-any graph; it needs a symmetric W that does not change, as its paper does. At a rate of zero qg and decentlam leave m as
-it is. Heavy ball alone, no Nesterov. With the local optimiser's momentum, which d2 and tracking allow, u is its step.
+Differences from the papers: d2 uses (I + W) / 2 as its W, which has no eigenvalue at or below the paper's limit of -1/3
+in any graph. As in its paper, W must be symmetric and constant. At a rate of zero, qg and decentlam leave m unchanged.
+Momentum is heavy ball, not Nesterov. With the local optimiser's momentum, which d2 and tracking allow, u is its step.
 Cost per step and worker: deg(i) messages, deg(i) N bytes sent; tracking 2 deg(i) N. Waits for its neighbours' values of
 the present step; no overlap. Time of a step: t + a + deg N / B.
 A worker that fails (`cluster.failures`): its neighbours wait until it is back, with its corrections.

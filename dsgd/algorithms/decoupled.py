@@ -1,13 +1,13 @@
-"""Decoupled DiLoCo: a syncer merges fragments of the parameters as a quorum of learners has sent them; none waits.
+"""Decoupled DiLoCo: a syncer merges each fragment of the parameters once a quorum has sent it; no learner waits.
 
 Reference: Douillard et al. 2026, arXiv 2604.21428. In lock-step, with one outer step for all: `streaming`.
 
     each step t of learner i:                              x_i    parameters of learner i, [d]
         x_i = x_i - lr g_i                                 g_i    stochastic gradient at x_i, [d]
-        where a fragment f leaves, every tau / P steps:    f      one of P fragments, each [d / P], in turn
+        when a fragment f leaves, every tau / P steps:     f      one of P fragments, each [d / P], in turn
             send x_if and n_i to the syncer                n_i    steps since learner i last took f over
         delay steps later, unless f still waits:
-            x_if = theta_f, when it has come               theta  the output model, at the syncer, [d]
+            x_if = theta_f, when it arrives                theta  the output model, at the syncer, [d]
     syncer, on x_if and n_i:
         D_i = theta_f - x_if                               w_i    weight: tokens x tokens per step, which with equal
         and at the first request for f, when at                   batches is in proportion to n_i
@@ -15,17 +15,17 @@ Reference: Douillard et al. 2026, arXiv 2604.21428. In lock-step, with one outer
             D = (sum w_i |D_i| / sum w_i) u / |u|,  u = sum w_i D_i / |D_i|
             v_f = beta v_f + D;  theta_f = theta_f - olr (D + beta v_f)
 
-Norms and directions are averaged apart: a plain mean of p orthogonal differences would be shorter by sqrt(p). The grace
-window lasts from the quorum to the first request for the fragment, at most `delay` steps: whoever sends in it takes
-part, and nobody has waited. Who comes later takes part in the next merge. Below the quorum all train on. A learner that
-sends a fragment again which still waits to be merged adds nothing.
+Norms and directions are averaged separately: a plain mean of p orthogonal differences would be shorter by sqrt(p). The
+grace window lasts from the quorum to the first request for the fragment, at most `delay` steps. Learners that send
+within it take part, and no learner waits. Later learners take part in the next merge. Below the quorum all learners
+continue training. A learner that sends a fragment again before its merge adds nothing.
 
-Differences from the paper: norms and directions are those of a fragment, which is a range of the parameter vector, not
-layers. The grace window is not measured in seconds. The last fragments of a run may not be merged. A syncer of real
-processes that is resumed counts its quorum from none.
+Differences from the paper: norms and directions are computed for a fragment, a range of the parameter vector, not for
+layers. The grace window is not measured in seconds. The last fragments of a run may not be merged. With real processes,
+a resumed syncer counts its quorum from zero.
 Cost per worker: N / tau bytes sent and received a step, in bursts of N / P. Waits for nothing.
-A worker that fails (`cluster.failures`): the others go on, and merge without it; what it has not sent is lost. It comes
-back with theta. The syncer does not fail.
+A worker that fails (`cluster.failures`): the others continue, and merge without it; changes it has not sent are lost.
+It returns with theta. The syncer does not fail.
 Output model: theta. One worker: SGD with an outer optimiser.
 """
 
@@ -69,7 +69,8 @@ class Syncer:
             self.part(self.direction, f).add_(D, alpha=steps / norm)
 
     def fetch(self, f: float, rank: float) -> Tensor | None:
-        """Merge a fragment of which a quorum waits. Returns a copy [d / P], or None while the learner's own waits."""
+        """Merge a fragment that a quorum has sent. Returns a copy [d / P], or None while the learner's own is not
+        merged."""
         waiting = self.waiting[int(f)]
         if len(waiting) >= self.quorum:
             self.merge(int(f))

@@ -1,4 +1,4 @@
-"""DiLoCo: what a round of local steps has moved is the gradient of an outer optimiser. Also SlowMo and BMUF.
+"""DiLoCo: an outer optimiser takes the change of a round of local steps as its gradient. Also SlowMo and BMUF.
 
 Reference: Douillard et al. 2023, arXiv 2311.08105. Its outer optimisers are three papers:
     nesterov    DiLoCo
@@ -15,35 +15,36 @@ SparseLoCo, code=sparse: Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.1570
         heavy_ball:  v = beta v + D;       theta = theta - olr v
         slowmo:      v = beta v + D / lr;  theta = theta - olr lr v
 
-    with overlap the mean is on its way during the whole next round, and the outer step takes, in place of D,
+    with overlap, the mean is in flight during the whole next round, and the outer step takes, in place of D,
         delayed:     the mean of the round before
-        eager:       the same with the worker's own share already of this round:
+        eager:       the same, but with the worker's own share from this round:
                      mean_j D_j(before) + (D_i(now) - D_i(before)) / p,    D_i = theta_i - x_i
-                     every worker has a theta_i and a v_i of its own
+                     every worker has its own theta_i and v_i
 
     with code=sparse the outer step takes, in place of D,
-        e_i = decay e_i + theta - x_i                      e_i    what earlier codes of worker i left out, [d]
+        e_i = decay e_i + theta - x_i                      e_i    error memory of worker i's codes, [d]
         q_i = code of e_i;  e_i = e_i - q_i                q_i    the `kept` largest entries of each chunk, in few bits
         mean_j q_j                                                (`dsgd.compression.chunks`)
 
-With olr = 1 and beta = 0 each of them is local SGD. With tau = 1, olr = 1 and plain SGD within, heavy_ball and slowmo
-are all-reduce SGD with momentum beta, and nesterov that with Nesterov's. On a quadratic of curvature h, a round of SGD
-removes a = 1 - (1 - lr h)^tau of an error, and the outer steps are stable up to olr a = 2 (1 + beta) / (1 + 2 beta)
-with nesterov, 2 (1 + beta) otherwise. With overlap less is stable: `limit` has the formulas. For nesterov with beta =
-0.9 it is 1.36 without overlap, with eager 0.77 for 2 workers, 0.42 for 4 and 0.32 for 8, with delayed 0.25. Eager with
-one worker is no overlap; the mean of all theta_i moves by mean D(now) / p + (1 - 1 / p) mean D(before). Where data
-differ, the theta_i stay apart, and where curvatures do, too, a worker counts a / (1 + olr a / (p (1 - beta))), not a.
-In SparseLoCo e_i stands in for the outer momentum: olr = 1, beta = 0. With kept = chunk and bits = 32 it is DiLoCo.
+With olr = 1 and beta = 0, each of them is local SGD. With tau = 1, olr = 1 and plain SGD as the local optimiser,
+heavy_ball and slowmo are all-reduce SGD with momentum beta, and nesterov is all-reduce SGD with Nesterov's momentum. On
+a quadratic of curvature h, a round of SGD removes a = 1 - (1 - lr h)^tau of an error. The outer steps are stable up to
+olr a = 2 (1 + beta) / (1 + 2 beta) with nesterov, 2 (1 + beta) otherwise. Overlap lowers the limit: `limit` has the
+formulas. For nesterov with beta = 0.9 it is 1.36 without overlap; with eager 0.77 for 2 workers, 0.42 for 4 and 0.32
+for 8; with delayed 0.25. With one worker, eager has no overlap. The mean of all theta_i moves by mean D(now) / p + (1 -
+1 / p) mean D(before). If data differ, the theta_i stay apart. If curvatures differ as well as data, a worker counts a /
+(1 + olr a / (p (1 - beta))), not a. In SparseLoCo, e_i replaces the outer momentum: olr = 1, beta = 0. With kept =
+chunk and bits = 32 it is DiLoCo.
 
 Differences from the papers: the last round may be shorter. The rate in slowmo is that of the round's last step. The
-local optimiser goes on with what it remembers, as in all implementations that were read. With overlap what would arrive
-after the last round is not sent. SparseLoCo cuts each layer into chunks and has bins for each, here the whole vector.
+local optimiser keeps its state, as in all implementations that were read. With overlap, the last round's mean is not
+sent. SparseLoCo cuts each layer into chunks and has bins for each; here the whole vector is cut.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step; with code=sparse a
-code to everybody, (p - 1) N / 146 / tau as in the paper. Waits every tau steps for the slowest sum of tau gradient
+code to all workers, (p - 1) N / 146 / tau as in the paper. Waits every tau steps for the slowest sum of tau gradient
 times; with overlap for an all-reduce that takes longer than a round.
-A worker that fails (`cluster.failures`): all wait for it at the end of the round. With elastic D is the mean over those
-that are up; one that is back takes x, theta, v and momentum from a peer, and goes on with the rest of the round.
-Output model: theta; with eager the mean of the x_i, which at the end of a round is that of the theta_i. One worker:
+A worker that fails (`cluster.failures`): all wait for it at the end of the round. With elastic, D is the mean over the
+running workers; a worker that returns takes x, theta, v and momentum from a peer and continues its round.
+Output model: theta; with eager the mean of the x_i, at the end of a round the mean of the theta_i. One worker:
 exactly SGD with olr = 1 and beta = 0 and not delayed, otherwise SGD with an outer optimiser.
 """
 
@@ -71,9 +72,9 @@ class DiLoCo(Algorithm):
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps
     overlap: str = "none"  # of the average with the next round: none | delayed | eager
-    elastic: bool = False  # go on without workers that fail; false: wait for them
-    code: str = "none"  # of what is sent: none | sparse: SparseLoCo
-    chunk: int = 4096  # of sparse: entries of a chunk
+    elastic: bool = False  # continue without workers that fail; false: wait for them
+    code: str = "none"  # code of the change: none | sparse: SparseLoCo
+    chunk: int = 4096  # entries of a chunk of sparse
     kept: int = 64  # of sparse: entries sent of each chunk
     bits: int = 2  # of sparse: of a value that is sent, 2 to 8; 32: as it is
     decay: float = 0.95  # of sparse: of what codes have left out, from round to round; 1 loses nothing
@@ -102,7 +103,7 @@ class DiLoCo(Algorithm):
         return 1 if self.overlap == "none" else self.tau
 
     def limit(self, nodes: int) -> float:
-        """Return the outer rate up to which rounds that remove all of an error are stable.
+        """Return the outer rate up to which rounds are stable that remove the whole error.
 
         An outer step takes 1 - late of the error at the start of this round, and late of that of the round before. The
         limit is where a root of the recurrence reaches -1, or where a pair of complex ones reaches modulus 1."""

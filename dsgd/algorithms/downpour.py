@@ -1,4 +1,4 @@
-"""Downpour SGD: workers fetch parameters from a server and push it their gradients; nobody waits for anybody.
+"""Downpour SGD: workers fetch parameters from a server and push it their gradients; no worker waits for another.
 
 Reference: Dean et al. 2012, "Large scale distributed deep networks", NIPS, Algorithm 1. Also known as asynchronous SGD
 with a parameter server. The gradients are stale: with p equal workers that take turns, by p - 1 updates.
@@ -16,13 +16,13 @@ with a parameter server. The gradients are stale: with p equal workers that take
 
 Differences from the paper: fetch and push are awaited in the worker's own loop rather than run by threads of their own;
 the local step is applied after the push, so that a counted sample is at the server when n_push = 1; no warm start by a
-single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. A push takes the rate
-of its moment for all of its gradients; those that a worker has not pushed when the budget is used up are lost. step()
-may add local momentum, which only shows between two fetches: with n_fetch = 1 not at all, of which a run warns.
+single replica (use a warm-up). A fetch discards local steps that were not pushed, as published. A push uses its current
+rate for all of its gradients. Gradients that a worker has not pushed when the budget is used up are lost. step() may
+add local momentum, which has an effect only between two fetches: none with n_fetch = 1, and the run then warns.
 Cost per worker and step: N / n_push bytes sent, N / n_fetch received; the server p times that. Waits for the two round
 trips.
-A worker that fails (`cluster.failures`): no worker waits; what it has not pushed is lost. It comes back with c. For a
-server that fails workers wait, and it comes back with c, u and G of a checkpoint.
+A worker that fails (`cluster.failures`): no worker waits; gradients it has not pushed are lost. It returns with c. If a
+server fails, workers wait, and it returns with c, u and G of a checkpoint.
 Output model: the server's c. One worker: exactly SGD for n_push = n_fetch = 1 and the same optimiser at the server.
 """
 

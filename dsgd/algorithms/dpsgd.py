@@ -8,9 +8,9 @@ Reference: Lian et al. 2017, arXiv 1705.09056, Algorithm 1. Not AD-PSGD (Lian et
         m   = sum over j of W_ij x_j                       W_ij   mixing weights, rows and columns sum to 1
         x_i = m - lr g                                     lr     learning rate, gamma in the paper
 
-With gradient=after, g is taken at m instead (combine, then adapt); with gradient=first the step is made before the
-exchange, x_i = sum over j of W_ij (x_j - lr g_j) (adapt, then combine). Both tolerate larger rates, and cannot overlap;
-the latter is synchronous SGD on a complete graph, where all workers began with the same x.
+With gradient=after, g is taken at m instead (combine, then adapt). With gradient=first, the step is made before the
+exchange, x_i = sum over j of W_ij (x_j - lr g_j) (adapt, then combine). Both tolerate larger rates, and cannot overlap.
+On a complete graph, gradient=first is synchronous SGD, because all workers start with the same x.
 
 The published order diverges for lr h >= 1 + lambda_min(W) on curvature h (2/3 on a ring with even p, 1 on a complete
 graph): that is the algorithm, not a defect.

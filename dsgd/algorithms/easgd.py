@@ -11,7 +11,7 @@ and a long period let the workers explore.
         EASGD:   x_i = x_i - lr grad(s)                    delta  momentum of EAMSGD, here `momentum`
         EAMSGD:  v = delta v - lr grad(s + delta v);  x_i = x_i + v
 
-    async:        by every worker's own clock, atomically at a server that has c
+    async:        each worker at its own pace, atomically at a server that has c
     sync:         all workers at once:  c = c + sum_i e_i = (1 - beta) c + beta mean_i x_i
     round_robin:  one after the other, in the order of their ranks
 
@@ -20,11 +20,11 @@ and round_robin have no server: every worker has a copy of c and changes it by t
 goes round from worker to worker. With momentum=null, step() may add the local optimiser's momentum (Jin et al. 2016
 run it so); v is never exchanged.
 Cost per worker, every tau steps: async: one message of N bytes each way, the server p times that; waits for the round
-trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for everybody.
+trip, and so for the server's port when p exceeds about tau t B / N. sync: an all-reduce; waits for all workers.
 round_robin: one message of N bytes; waits for its turn, which comes every max(tau t, p (a + N / B)).
-A worker that fails (`cluster.failures`): async: no worker waits, and it comes back with c and v = 0; for a server
-that fails workers wait, and it comes back with c of a checkpoint. sync: all wait until it is back; round_robin:
-for its turn.
+A worker that fails (`cluster.failures`): async: no worker waits, and it returns with c and v = 0. If a server fails,
+workers wait, and it returns with c of a checkpoint. sync: all wait until it is back; round_robin: all wait for its
+turn.
 Output model: the centre c. One worker is exactly SGD only with alpha = 0.
 """
 
@@ -57,7 +57,7 @@ class Centre:
 
 
 async def exchange_at_once(worker: Worker, c: Tensor, x_i: Tensor, alpha: float) -> Tensor:
-    """Move all copies of the centre c [d] by the sum over all workers of alpha (x_i - c); return that of this one."""
+    """Move all copies of the centre c [d] by the sum over all workers of alpha (x_i - c); return this worker's copy."""
     mean = await worker.all_reduce_mean(x_i.clone())
     e = (x_i - c).mul_(alpha)
     c.lerp_(mean, worker.nodes * alpha)
@@ -65,8 +65,8 @@ async def exchange_at_once(worker: Worker, c: Tensor, x_i: Tensor, alpha: float)
 
 
 async def exchange_in_turn(worker: Worker, c: Tensor, x_i: Tensor, alpha: float) -> Tensor:
-    """Wait for the centre from the worker before, keep in c [d] what it is after this exchange, and pass it on. Returns
-    the displacement."""
+    """Wait for the centre from the worker before, write the centre after this exchange to c [d], and pass it on.
+    Returns the displacement."""
     before = (worker.rank - 1) % worker.nodes
     if worker.nodes > 1 and (worker.rank > 0 or worker.steps > 0):
         c.copy_((await worker.exchange(c, [], [before]))[before])
@@ -76,7 +76,7 @@ async def exchange_in_turn(worker: Worker, c: Tensor, x_i: Tensor, alpha: float)
 
 
 async def pass_on(worker: Worker, c: Tensor) -> None:
-    """Send the centre c [d] to the worker behind this one, that of rank 0 behind the last."""
+    """Send the centre c [d] to the worker of the next rank; the last worker sends it to rank 0."""
     if worker.nodes > 1:
         await worker.exchange(c.clone(), [(worker.rank + 1) % worker.nodes], [])
 
@@ -123,7 +123,7 @@ class EASGD(Algorithm):
 
     @property
     def conserves(self) -> str | None:
-        # without calls to look into, x + delta v between two steps cannot be told from communication
+        # without server calls, the step x + delta v cannot be distinguished from communication
         return None if self.lockstep and self.momentum is not None else "workers and centre"
 
     def check(self, nodes: int, lr: float, momentum: float) -> None:
@@ -145,7 +145,7 @@ class EASGD(Algorithm):
         x, delta = worker.x, self.momentum
         v = None if delta is None else worker.keep("v")
         if self.variant == "round_robin" and worker.steps > 0 and worker.rank == worker.nodes - 1:
-            await pass_on(worker, worker.keep("centre"))  # entered anew: it was on its way to rank 0
+            await pass_on(worker, worker.keep("centre"))  # train was restarted: the centre was on its way to rank 0
         while not worker.done:
             snapshot = x.clone()
             if worker.steps % self.tau == 0:

@@ -14,11 +14,11 @@ Hewa Koneputugodage et al. 2026, arXiv 2606.22768.
     with overlap > 0 messages also travel during the local steps, from where these began:
         u_i = theta_i + overlap (sum over j of W_ij theta_j - theta_i) + eta (x_i - theta_i)
 
-alpha (W - 1) is the paper's -alpha Lambda, with lambda_ij = 2 W_ij. W is that of the topology, or one of random peers:
-one partner, 1/2 each, or the two neighbours in a random ring, 1/3 each, drawn anew in each round.
+alpha (W - 1) is the paper's -alpha Lambda, with lambda_ij = 2 W_ij. W is the topology's, or it is drawn:
+one partner, 1/2 each, or the two neighbours in a random ring, 1/3 each, in each round.
 
 The mean of the x_i does not see the graph: where curvatures are equal it goes the way of DiLoCo with nesterov, olr =
-eta and beta = gamma. Every worker does, whatever the curvatures, if all compute the same gradients, or if the graph is
+eta and beta = gamma. So does every worker, for any curvatures, if all compute the same gradients, or if the graph is
 complete and gamma = 0. With tau = eta = 1 and gamma = 0 a round is a step of D-PSGD, gradient=first; if then alpha = 0
 and overlap = 1, gradient=before. With one partner, eta = 1 and gamma = 0 it is a round of NoLoCo with olr = gamma = 1
 and beta = 0.
@@ -37,7 +37,7 @@ p.
 Differences from the papers: all workers make tau steps. The last round may be shorter. The papers' weights of random
 peers, their b_i of the first round and their defaults were not read, so these are ours. Of the second paper only the
 abstract was read, which says of the two mixings that one overlaps with computing without staleness and one blocks, but
-neither what each of them mixes nor what becomes of the outer momentum.
+neither which vectors they mix nor how the outer momentum is kept.
 Cost per worker: deg(i) N bytes in tau steps, twice as many with overlap and alpha > 0. Waits every tau steps for its
 peers of the round. Time of a round: max(tau t, with overlap a + deg N / B) + a + deg N / B, the latter not with
 alpha = 0.

@@ -15,12 +15,12 @@ takes back a part of that step. The mean moves at less than the rate lr: at 0.67
 small steps, a little jitter and no latency (docs/explanation/many_workers.md). With two workers a pull is a full
 average. A push that is lost changes nothing at either end.
 
-Differences from the paper: a pushed vector is averaged in before the receiver's next gradient rather than in the midst
-of one. A worker starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step()
-may add local momentum, which is not averaged.
+Differences from the paper: a pushed vector is averaged in before the receiver's next gradient, not during one. A worker
+starts a push only when its previous one has arrived, so a slow network cannot pile up messages. step() may add local
+momentum, which is not averaged.
 Cost per worker: every tau steps one message of N bytes (pull: and a small request). Waits: pull, for the round trip to
 the peer's node (never for its training loop); push, for nothing but its own previous push.
-A worker that fails (`cluster.failures`): pulls from it bring nothing and pushes to it are lost. It comes back with the
+A worker that fails (`cluster.failures`): pulls from it bring nothing and pushes to it are lost. It returns with the
 parameters of a random peer.
 Output model: the mean of the x_i. One worker: exactly SGD.
 """

@@ -1,4 +1,4 @@
-"""Local SGD: every worker makes tau steps of its own, then all average their parameters. Also post-local SGD, and
+"""Local SGD: every worker makes tau local steps, then all average their parameters. Also post-local SGD, and
 hierarchical local SGD.
 
 Reference: Stich 2019, arXiv 1805.09767; post-local and hierarchical: Lin, Stich, Patel, Jaggi 2020, arXiv 1808.07217.
@@ -11,21 +11,21 @@ Reference: Stich 2019, arXiv 1805.09767; post-local and hierarchical: Lin, Stich
 Hierarchical: groups of `group` workers with consecutive ranks average before every inner_tau-th step, and all before
 every tau-th, a multiple of it. With one group of all this is local SGD of inner_tau.
 
-With the same curvature in all workers the mean of the x_i goes the way of synchronous SGD, whatever tau is; where the
-curvatures differ, it converges to another point, which gives a worker of curvature h the weight 1 - (1 - lr h)^tau.
+With the same curvature in all workers, the mean of the x_i follows synchronous SGD for any tau. If the curvatures
+differ, it converges to another point, which gives a worker of curvature h the weight 1 - (1 - lr h)^tau.
 
-What becomes of local momentum (or Adam's moments) at an average makes three algorithms with three such points:
-    keep     each worker goes on with its own, as torch's PeriodicModelAverager
-    zero     a round begins without
-    average  it is averaged as well, by one more all-reduce for each vector
+The treatment of local momentum (or Adam's moments) at an average makes three algorithms with three such points:
+    keep     each worker keeps its own, as torch's PeriodicModelAverager
+    zero     it is reset at the start of a round
+    average  it is averaged by one more all-reduce for each vector
 
 Differences from the papers: the last round ends without an average, which the output model does not need.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step; before the switch
-the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times. In a group of g
-everybody sends everybody its vector, (g - 1) N for an average where a ring would send 2 (g - 1) / g N, and waits for
-the slowest of the group.
+the all-reduce of `sync`, overlapped. Waits every tau steps for the slowest sum of tau gradient times. In a group of g,
+each worker sends its vector to all others, (g - 1) N bytes for an average where a ring would send 2 (g - 1) / g N, and
+waits for the slowest worker of the group.
 A worker that fails (`cluster.failures`): all wait for it at the next average. With elastic they average without it;
-when it is back it takes x and momentum from a peer, in the midst of a round, and goes on with the rest of the round.
+when it returns, it takes x and momentum from a peer and continues that peer's round.
 Output model: the mean of the x_i. One worker: exactly SGD, but for `momentum=zero`.
 """
 
@@ -48,11 +48,11 @@ MOMENTUM = ("keep", "zero", "average")
 @dataclass(frozen=True)
 class LocalSGD(Algorithm):
     tau: int = 4  # local steps of a round: more send less, and let the workers drift further apart
-    switch: int = 0  # of post-local SGD: so many steps average gradients instead
-    momentum: str = "keep"  # of the local optimiser, at an average: keep | zero | average
-    group: int = 1  # workers of a group with consecutive ranks, as those of an island; 1: no groups
+    switch: int = 0  # post-local SGD: number of first steps that average gradients instead
+    momentum: str = "keep"  # the local optimiser's, at an average: keep | zero | average
+    group: int = 1  # workers of a group with consecutive ranks, for example of an island; 1: no groups
     inner_tau: int = 1  # local steps between the averages of a group
-    elastic: bool = False  # go on without workers that fail; false: wait for them
+    elastic: bool = False  # continue without workers that fail; false: wait for them
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -93,7 +93,7 @@ class LocalSGD(Algorithm):
                 v.copy_(await mean(v.clone()))
 
     async def mean_of_group(self, worker: Worker, v: Tensor) -> Tensor:
-        """The mean [d] over the worker's group, added in the order of ranks: the same bits in all of them."""
+        """Compute the mean [d] over the worker's group, added in the order of ranks: the same bits in every worker."""
         first = worker.rank - worker.rank % self.group
         members = range(first, first + self.group)
         vectors = {worker.rank: v} | await worker.exchange(v, [peer for peer in members if peer != worker.rank])

@@ -1,4 +1,4 @@
-"""NoLoCo: DiLoCo without a collective; after local steps random pairs mix what they have moved, and where they are.
+"""NoLoCo: DiLoCo without a collective; after local steps, random pairs average their changes and approach each other.
 
 Reference: Kolehmainen et al. 2025, arXiv 2506.10911.
 
@@ -11,14 +11,14 @@ Reference: Kolehmainen et al. 2025, arXiv 2506.10911.
 
 gamma pulls partners together; without it they would drift apart. Only olr (x - phi) + gamma phi is sent. Without
 gradients the distances of the phi_i shrink in mean square for 0 < gamma < 2 (1 - beta^2) / (1 - beta / (p - 1)):
-DiLoCo's momentum of 0.9 leaves little room. Where curvatures are equal, the mean of the phi_i goes the way of DiLoCo
-with heavy ball; with two workers that began at one point, every phi_i does.
+DiLoCo's momentum of 0.9 leaves little room. With equal curvatures, the mean of the phi_i follows DiLoCo with heavy
+ball; with two workers that start at one point, every phi_i does.
 
-Differences from the paper: pairs are drawn anew in every round, from a seed that all workers share; with an odd number
-of workers one of them is its own partner. One vector is sent in place of two. The last round may be shorter.
+Differences from the paper: each round draws new pairs, from a seed that all workers share. With an odd number of
+workers, one is its own partner. One vector is sent instead of two. The last round may be shorter.
 Cost per worker: N bytes in tau steps. Waits for one partner, every tau steps, not for the slowest of all.
 A worker that fails (`cluster.failures`): only its partner of the round waits for it.
-Output model: the mean of the x_i, which at the end of a round is that of the phi_i. One worker: SGD with an outer
+Output model: the mean of the x_i, at the end of a round the mean of the phi_i. One worker: SGD with an outer
 optimiser, exactly SGD with olr = 1 and beta = 0.
 """
 

@@ -1,23 +1,23 @@
-"""RelaySGD: sums of models are relayed along a tree, so that every model reaches everybody with the same weight.
+"""RelaySGD: sums of models are relayed along a tree, so that every model reaches all workers with the same weight.
 
 Reference: Vogels, He, Koloskova, Lin, Karimireddy, Stich, Jaggi 2021, arXiv 2110.04175.
 
     each step of worker i:                                        x_i   parameters of worker i, [d]
         x_i = x_i - lr g                                          g     gradient of f_i at x_i, [d]
         send to every neighbour j  m_ij = x_i + sum of m_ki       m_ij  sum of the models on i's side of edge ij, [d]
-                                   n_ij = 1 + sum of n_ki         n_ij  how many models that are
-            sums over the other neighbours k != j, as they have come in the step before, at first 0
-        x_i = ((p - n) x_i + sum of m_ji) / p                     n     sum of n_ji, over all neighbours j,
-                                                                        as they have come now
+                                   n_ij = 1 + sum of n_ki         n_ij  number of models in m_ij
+            sums over the other neighbours k != j, received in the step before, at first 0
+        x_i = ((p - n) x_i + sum of m_ji) / p                     n     sum of n_ji over all neighbours j,
+                                                                        received in this step
 
-After as many steps as the diameter of the tree, x_i is the mean of all workers' models, that of worker j as it was
-when it was sent dist(i, j) - 1 steps ago. So every worker comes to the minimiser of all, at a constant rate and
-however their data differ. Two workers are synchronous SGD. The larger the diameter, the later models arrive: more
-steps are needed, and local momentum is as late.
+After as many steps as the diameter of the tree, x_i is the mean of all workers' models, with worker j's model of
+dist(i, j) - 1 steps ago. So every worker converges to the common minimiser, at a constant rate and for any data. Two
+workers are synchronous SGD. With a larger diameter, models arrive later: more steps are needed, and local momentum is
+equally late.
 
-Models that cannot have come yet are replaced by the worker's own x_i, as in the authors' README; their program takes
-the start. Differences from the paper: step() may add local momentum, as theirs. One tree carries the whole vector,
-not each of two trees a half.
+Models that cannot have arrived yet are replaced by the worker's own x_i, as in the authors' README; their program uses
+the initial model. Differences from the paper: step() may add local momentum, as in the authors' program. One tree
+carries the whole vector, instead of two trees with half a vector each.
 Cost per step and worker: deg(i) messages of N bytes, with one number more each. Waits for its neighbours' messages of
 the present step. Time of a step: t + a + deg N / B. A worker keeps one vector for each neighbour.
 A worker that fails (`cluster.failures`): its neighbours wait until it is back, then theirs, one hop a step.
@@ -71,8 +71,8 @@ class Relay(Algorithm):
             x.div_(worker.nodes)
 
     def models_from(self, j: int, worker: Worker) -> int:
-        """Return how many models the last message from neighbour j has held after the worker's steps: those of j's side
-        that are at most so many hops away. At the start there is none."""
+        """Return the number of models in the last message from neighbour j: the workers on j's side at most
+        `worker.steps` hops away. At the start it is 0."""
         reached, ring = {worker.rank}, [j]
         for _ in range(worker.steps):
             reached.update(ring)

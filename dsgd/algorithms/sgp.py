@@ -12,22 +12,22 @@ Reference: Assran, Loizou, Ballas, Rabbat 2019, arXiv 1811.10792; with overlap >
         send P_ji (x_i, w_i);  (x_i, w_i) = P_ii (x_i, w_i)
         overlap times:  g at z_i, what was sent has arrived by the last one and is added, x_i = x_i - lr g
 
-Sums are conserved: of the x_i but for the steps, and of the w_i, counting what is under way. So the graph need not be
-regular: a node that gets little has a small w_i, and z_i tends to the mean all the same. Where all nodes have equally
-many in- and out-neighbours w_i is 1 whenever nothing is under way, and SGP is D-PSGD with gradient=first, with
-overlap=1 the published one, gradient=before. The one-peer exponential graph of 2^L nodes is the paper's: one vector a
-step, and the exact mean after L steps without gradients. While shares are under way a step moves z_i by lr g / w_i with
-the small w_i that is left, so an overlap of several steps bears smaller rates only.
+The sum of the x_i is conserved except by steps, and the sum of the w_i always, shares in flight included. So the graph
+need not be regular: a node that receives little has a small w_i, and z_i still tends to the mean. If all nodes have the
+same number of in- and out-neighbours, w_i is 1 whenever nothing is in flight. Then SGP is D-PSGD with gradient=first,
+and with overlap=1 the published D-PSGD, gradient=before. The paper uses the one-peer exponential graph of 2^L nodes:
+one vector a step, and the exact mean after L steps without gradients. While shares are in flight, a step moves z_i by
+lr g / w_i with the small remaining w_i, so an overlap of several steps needs smaller rates.
 
-Differences from the paper: what arrives early waits for the end of its round, so that no result depends on who is
-fast; the last round may be shorter. Time-varying graphs go on by one with every round. step() may add local momentum,
-at x_i, as the authors have it.
-Cost per round (overlap steps, at least one): as many messages of N bytes as out-neighbours, with one number more each.
-Waits for the in-neighbours' messages of this round. Time of a step: t + a + deg N / B; of a round with overlap
-max(overlap t, a + deg N / B). A peer that dies ends the run, as the mass that it held cannot be had back.
-A worker that fails (`cluster.failures`): those that it sends to wait until it is back, with its weight.
-Output model: the mean of the z_i, between which the sum of the x_i over that of the w_i lies; the same where all w_i
-are equal. One worker: exactly SGD.
+Differences from the paper: an early message waits for the end of its round, so no result depends on the workers' speed.
+The last round may be shorter. Time-varying graphs change once a round. step() may add local momentum, at x_i, as in the
+authors' program.
+Cost per round (overlap steps, at least one): one message of N bytes and one number to each out-neighbour. Waits for the
+in-neighbours' messages of this round. Time of a step: t + a + deg N / B; of a round with overlap max(overlap t, a + deg
+N / B). A peer that dies ends the run, because its mass is lost.
+A worker that fails (`cluster.failures`): its out-neighbours wait until it is back, with its weight.
+Output model: the mean of the z_i. sum x_i / sum w_i lies between the z_i; it equals their mean if all w_i are equal.
+One worker: exactly SGD.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SGP(Algorithm):
-    topology: Topology  # who sends to whom; its mixing weights do not count
+    topology: Topology  # senders and receivers; its mixing weights are not used
     overlap: int = 0  # steps that a message may take: 0 waits for it
     lockstep: ClassVar[bool] = True
 
@@ -63,7 +63,7 @@ class SGP(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         x = worker.x
-        w = worker.keep("weight", x.new_ones(x.shape))  # [d], all equal, as what is kept has d numbers
+        w = worker.keep("weight", x.new_ones(x.shape))  # [d], all equal, because kept vectors have d numbers
         while not worker.done:
             await (self.overlapped_round(worker, w) if self.overlap else self.step(worker, w))
 
@@ -90,7 +90,7 @@ class SGP(Algorithm):
         worker.x.div_(w)
 
     async def push(self, worker: Worker, w: Tensor, at: int) -> Mapping[int, Tensor]:
-        """Send all shares but one's own in the graph of message `at`; z is then as before. Returns what arrives."""
+        """Send shares to the out-neighbours in the graph of message `at`, with z unchanged. Returns received shares."""
         import torch
 
         targets, sources = self.topology.targets(worker.rank, at), self.topology.sources(worker.rank, at)

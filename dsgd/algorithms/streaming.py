@@ -4,28 +4,28 @@ Reference: Douillard et al. 2025, arXiv 2501.18512, Algorithm 2. Without fragmen
 
     each step t of worker i:                               x_i    parameters of worker i, [d]
         x_i = x_i - lr g_i                                 g_i    stochastic gradient at x_i, [d]
-        where a fragment f leaves, every tau / P steps:    theta  the output model, the same in all workers, [d]
+        when a fragment f leaves, every tau / P steps:     theta  the output model, the same in all workers, [d]
             begin D = mean_j (theta_f - x_jf)              f      one of P fragments, each [d / P], in turn
         delay steps later:                                 v      momentum of the outer optimiser, [d]
             v_f = beta v_f + D;  theta_f = theta_f - olr (D + beta v_f)
             x_if = mix x_if + (1 - mix) theta_f
 
 Every fragment leaves once in tau steps; fragment f = 0 .. P - 1 is merged (f + 1) tau / P steps into a round, rounded
-down. The largest burst is N / P. mix keeps a share of what a worker has done by itself, the steps since the fragment
-left among them: without delay 0 throws nothing away, with one it does. With fragments=1, delay=0 and mix=0 it is
-DiLoCo, with mix=1 every worker is alone. On a quadratic of curvature h, with mix=0, the outer steps are stable up to
-olr (1 - (1 - lr h)^(tau - delay)) = 2 (1 + beta) / (1 + 2 beta).
+down. The largest burst is N / P. mix keeps a share of the worker's own change, including its steps since the fragment
+left: mix=0 discards these steps. With fragments=1, delay=0 and mix=0 it is DiLoCo; with mix=1 workers never mix. On a
+quadratic of curvature h, with mix=0, the outer steps are stable up to olr (1 - (1 - lr h)^(tau - delay)) = 2 (1 + beta)
+/ (1 + 2 beta).
 
 With bits < 32 differences and their means are rounded to short floats for sending, and added up in full precision; the
 paper has 4 bits: a sign, 3 bits of exponent (`dsgd.compression.codes`).
 
 Differences from the paper: fragments are ranges of the parameter vector of equal length, not layers. At the end of a
-run the last fragment may leave early; what the other fragments have moved since they left is not in theta.
+run the last fragment may leave early; theta lacks the other fragments' changes since they left.
 Cost per worker: P all-reduces of N / P bytes in tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step, in few
 bits that times bits / 32. Waits for a fragment that takes longer than the delay. Time of a step: t + max(0, T - delay
 t) P / tau, T of a fragment's all-reduce.
 A worker that fails (`cluster.failures`): all wait for it at the next fragment.
-Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 0, whatever mix is.
+Output model: theta. One worker: exactly SGD with olr = 1, beta = 0 and delay = 0, for any mix.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Streaming(Algorithm):
 
     @property
     def limit(self) -> float:
-        """The outer rate up to which rounds that remove all of an error are stable."""
+        """Return the outer rate up to which rounds are stable that remove the whole error."""
         return 2 * (1 + self.beta) / (1 + 2 * self.beta)
 
     def warning(self, nodes: int, momentum: float) -> str | None:

@@ -9,21 +9,21 @@ Also known as data-parallel SGD. It is exactly SGD with the batch of all workers
         x   = x - lr g                             lr   learning rate
 
 With `backups` b > 0, Chen et al.'s backup workers, g is the mean of the first p - b of the g_j that are complete. The
-others are dropped: their workers finish them, make the steps meanwhile with everybody, and then take part again.
+late gradients are discarded: their workers finish them, make the others' steps meanwhile, and then take part again.
 
-Time of a step, with t the longest gradient time, two thirds of it the backward pass, and T(N) that of an all-reduce:
+Time of a step, with t the longest gradient time, two thirds of it backward pass, and T(N) the time of an all-reduce:
     overlap=false:  t + T(N)
     overlap=true:   max(t + T(N/c), t/3 + 2t/(3c) + c T(N/c)): communication hides behind the backward pass; the
                     gradient is reduced in c buckets, one after the other, each when all workers have finished it
-    backups=b:      as overlap=false, with t the time until the (p - b)-th gradient
+    backups=b:      as overlap=false, with t the time of the (p - b)-th gradient
 
 Differences from the papers: Chen et al. have parameter servers, which take the first gradients; here every worker takes
-part in the all-reduce, the late ones with zeros. A late gradient is not begun anew before it is finished, as there.
-step() may add momentum, in a buffer that is the same everywhere.
-Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for everybody,
+part in the all-reduce, the late ones with zeros. As in the paper, a worker finishes its late gradient before it begins
+another. step() may add momentum, in a buffer that is the same in all workers.
+Cost per step and worker: one all-reduce, by ring 2 (p - 1) messages, 2 (p - 1) / p N bytes sent; waits for all workers,
 with backups for all but b.
-A worker that fails (`cluster.failures`): all wait until it is back; with backups they go on while p - b are up. With
-elastic g is the mean over those that are up; one that is back takes x and the momentum from a peer.
+A worker that fails (`cluster.failures`): all wait until it is back; with backups they continue while p - b are up. With
+elastic, g is the mean over the running workers; a worker that returns takes x and momentum from a peer.
 Output model: the mean of the x_i, which are equal bit for bit. One worker: exactly SGD.
 """
 
@@ -38,8 +38,8 @@ from dsgd.worker import Algorithm, Worker
 @dataclass(frozen=True)
 class Sync(Algorithm):
     overlap: bool = True  # false: a step costs the gradient and then the all-reduce
-    backups: int = 0  # workers whose gradients a step does without: those that come last
-    elastic: bool = False  # go on without workers that fail; false: wait for them
+    backups: int = 0  # number of gradients that a step does not wait for: the last ones
+    elastic: bool = False  # continue without workers that fail; false: wait for them
     lockstep: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Parse command lines as far as that takes neither Hydra nor torch, and say which version the commands are of."""
+"""Parse command lines as far as that needs neither Hydra nor torch, and return the version of the commands."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dsgd.keys import mappings_in
 from dsgd.record.safe_text import for_terminal
 from dsgd.runner.values import FLAGS, ConfigError
 
-# mappings whose keys are the user's: Hydra by itself would refuse those that no file has
+# mappings with the user's keys: Hydra itself would refuse keys that no file has
 _OF_CLUSTER = {f"cluster.{name}": keys for name, keys in mappings_in(Cluster).items()}
 BY_NODE = ("algo.slow_nodes", *(key for key, keys in _OF_CLUSTER.items() if keys is int))
 FREE = ("model.arguments", "data.arguments", "algo.slow_nodes", *_OF_CLUSTER)
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"
-# beginnings of the keys of Hydra's that say where records are, and what is composed
+# prefixes of Hydra's keys for the places of records and for composition
 OF_HYDRA = (RUN_FOLDER, "hydra.sweep.", "hydra.searchpath", "hydra.job.config.override_dirname")
 PLAIN_KEYS = ("topology", "cluster", "schedule", "optimizer", "batch_size")  # without a dot, and not the algorithm's
 PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
@@ -28,7 +28,7 @@ PLUGINS = ("hydra/launcher", "hydra.launcher", "hydra/sweeper", "hydra.sweeper")
 class Parser(argparse.ArgumentParser):
     """A parser that raises ValueError, of one line, for wrong arguments; it does not print its usage or exit.
 
-    Flags may stand anywhere between other arguments."""
+    Flags may be anywhere between other arguments."""
 
     _inside = False  # `parse_known_intermixed_args` calls `parse_known_args` for its two passes
 
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Iterable[str] | None = None, namespace: Any = None
     ) -> Any:
-        """Parse a command line. Raises ValueError; for a key that is written as a flag it says how a key is given."""
+        """Parse a command line. Raises ValueError; for a key written as a flag, with the right form."""
         given = sys.argv[1:] if args is None else list(args)
         options, unknown = self.parse_known_args(given, namespace)
         if unknown:
@@ -101,7 +101,7 @@ def check_quotes(overrides: Sequence[str]) -> None:
 
 
 def version_line() -> str:
-    """Return what every command prints for --version."""
+    """Return the text of --version, for every command."""
     from importlib.metadata import version  # imports the parsers of e-mails
 
     return f"dsgd {version('dsgd')}"

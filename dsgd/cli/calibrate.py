@@ -33,11 +33,11 @@ from dsgd.runner.gradient_time import gradient_name
 from dsgd.runner.placement import worker_devices
 from dsgd.runner.values import ConfigError
 
-MEASURED = ("gradient_s", "bandwidth", "latency_s")  # what a calibration finds, without links the first alone
+MEASURED = ("gradient_s", "bandwidth", "latency_s")  # results of a calibration, without links only the first
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
+    """Run the command. Returns 0, 1 if a worker was lost, or 2 for a bad configuration."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     try:
         if arguments[:1] == ["need"]:
@@ -114,7 +114,7 @@ def calibrate_cluster(config: RunConfig, out: Path, steps: int, link_s: float) -
     with tempfile.TemporaryDirectory() as logs, signal_pipe() as signals:
         parent = Parent(Path(logs), signals)
         children = []
-        for rank in reversed(range(experiment.nodes)):  # rank 0, which ends the run, comes last
+        for rank in reversed(range(experiment.nodes)):  # rank 0, which ends the run, is last
             devices = [torch.device(name) for name in devices_by_rank[rank]]
 
             def main(rank: int = rank, devices: Sequence[torch.device] = devices) -> int:
@@ -134,7 +134,7 @@ def calibrate_cluster(config: RunConfig, out: Path, steps: int, link_s: float) -
 def _take_part(
     config: RunConfig, devices: Sequence[Any], rank: int, store: Any, host: str, out: Path, steps: int, link_s: float
 ) -> int:
-    """Run one worker of the calibration. host: of the store, at which rank 0's machine is reached."""
+    """Run one worker of the calibration. host: host of the store, the address of rank 0's machine."""
     import torch
 
     from dsgd.engines.dist.calibration.cluster_calibration import CalibrationFailed, calibrate

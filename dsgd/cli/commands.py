@@ -1,6 +1,6 @@
-"""The commands as they are installed: a signal that comes while their modules are imported ends them without a word.
+"""The installed commands: a signal during the import of their modules ends them silently.
 
-Imports as little as it can before that holds."""
+Imports as little as possible before that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODULES = {
 def _call(command: str, handles_signals: bool = False) -> int:
     """Import the module of a command, of MODULES, and call its `main`; returns the exit status.
 
-    handles_signals: `main` sets up what signals do; else they do there what they did before."""
+    handles_signals: `main` sets signal handlers; otherwise the previous ones are restored for it."""
     before = {number: signal.signal(number, _end) for number in STOP_SIGNALS}
     import atexit
     import importlib

@@ -1,5 +1,4 @@
-"""Overrides to resolved configurations, by Hydra's compose API, with errors of one line and near names. Does not import
-torch.
+"""Overrides to resolved configurations, by Hydra's compose API, with errors of one line and near names. Without torch.
 
 Hydra composes and nothing else: `hydra.main` would compose every run again, and print errors of its own.
 """
@@ -51,12 +50,13 @@ HEADER = 512  # characters of a file in which Hydra looks for its package
 
 @dataclass
 class Job:
-    """One run that a command line asks for.
+    """One run of a command line.
 
-    values: its configuration, resolved. overrides: what the user gave for it. folder: of its record, below that of a
-    sweep; top: that of the sweep, for a single run its folder. timed: this one has the time in its name. at_once: how
-    many jobs of the sweep at a time, from `sweep.jobs`; None for auto. label: what tells it from the other jobs. plan:
-    once it is checked; None then: its run has come to its end. standing: the nearest folder that was there before."""
+    values: its configuration, resolved. overrides: the user's overrides for it. folder: folder of its record, in a
+    sweep below the sweep's. top: folder of the sweep, or of a single run. timed: the name of `top` has the time.
+    at_once: number of parallel jobs of the sweep, from `sweep.jobs`; None for auto. label: its difference from the
+    other jobs. plan: set by the check; None after it: the run has ended. standing: the nearest folder that existed
+    before."""
 
     values: dict[str, Any]
     overrides: list[str]
@@ -71,11 +71,11 @@ class Job:
 
     @property
     def typed(self) -> dict[str, str]:
-        """Return the values that the user gave, as they were typed, by their keys."""
+        """Return {key: value} of the user's overrides, as typed."""
         return dict(text.lstrip("+").split("=", 1) for text in self.overrides if "=" in text)
 
     def remove_empty(self) -> None:
-        """Take the folder away if there is nothing in it, and those above it that were not there before."""
+        """Remove the folder if it is empty, and the folders above it that did not exist before."""
         remove_empty(self.folder, self.standing or self.folder)
 
 
@@ -105,8 +105,8 @@ class UserFiles(FileConfigSource):
 
 
 class ConfigTree:
-    """The configuration files: the package's own, and a folder of the user's besides. loader: Hydra's. groups: of
-    files. config_name: the file to begin with."""
+    """The configuration files: the package's own, and a folder of the user's. loader: Hydra's loader. groups: names of
+    the groups of files. config_name: the primary file."""
 
     def __init__(self, config_dir: str | None = None, config_name: str = CONFIG_NAME) -> None:
         """Raises ConfigError if there is no such folder."""
@@ -150,7 +150,8 @@ class ConfigTree:
         return config
 
     def text(self, overrides: Sequence[str], resolve: bool) -> str:
-        """Return the configuration of a run as YAML. resolve: what interpolations come to. Raises ConfigError."""
+        """Return the configuration of a run as YAML. resolve: replace interpolations by their values. Raises
+        ConfigError."""
         config = self.load(overrides)
         try:
             keys = [str(key) for key in config if key != "hydra"]
@@ -159,7 +160,7 @@ class ConfigTree:
             raise ConfigError(_reason(error)) from error
 
     def complete(self, overrides: Sequence[str]) -> None:
-        """Print what a shell needs to complete command lines, or asks while one is typed. Raises ConfigError.
+        """Print a shell's code for completing command lines, or its completions of a typed line. Raises ConfigError.
 
         overrides: install=SHELL, uninstall=SHELL or query=SHELL."""
         known: list[Any] = Plugins.instance().discover(CompletionPlugin)
@@ -175,9 +176,9 @@ class ConfigTree:
             getattr(plugin, action)()
 
     def jobs(self, overrides: Sequence[str], multirun: bool, between: Callable[[], object] = lambda: None) -> list[Job]:
-        """Return every run of a command line: one, or those of a sweep. Raises ConfigError.
+        """Return every run of a command line: one, or the runs of a sweep. Raises ConfigError.
 
-        between: called before each job of a sweep; what it raises ends this."""
+        between: called before each job of a sweep; its exceptions end this."""
         for override in self.parse(overrides):
             key, swept = override.key_or_group, override.is_sweep_override()
             if key.startswith("sweep.") and not multirun:
@@ -196,8 +197,8 @@ class ConfigTree:
     def grid(
         self, overrides: Sequence[str], hydra: Sequence[str], between: Callable[[], object] = lambda: None
     ) -> list[Job]:
-        """Return the runs of a grid. hydra: overrides of Hydra's own keys, the folder among them. between: as above.
-        Raises ConfigError."""
+        """Return the runs of a grid. hydra: overrides of Hydra's own keys, including the folder. between: called before
+        each job. Raises ConfigError."""
         parsed = self.parse(overrides)
         hydra = [*(str(override.input_line) for override in parsed if override.is_hydra_override()), *hydra]
         jobs, first = list[Job](), None
@@ -223,8 +224,8 @@ class ConfigTree:
         return [list(point) for point in itertools.product(*choices.values())]
 
     def _point(self, overrides: Sequence[str]) -> DictConfig:
-        """Return what `load` gives, for one of many command lines: composing the files that it chooses takes most of
-        the time and is done once. Raises ConfigError."""
+        """Return the result of `load`, for one of many command lines: composing the chosen files takes most of the time
+        and is done once. Raises ConfigError."""
         choosing, setting = [], []
         for override in self.parse(overrides):
             key = override.key_or_group
@@ -238,7 +239,7 @@ class ConfigTree:
             for override in setting:
                 OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
         except OmegaConfBaseException:
-            return self.load(overrides)  # which says what is wrong
+            return self.load(overrides)  # which raises a clear error
         if "override_dirname" in str(OmegaConf.to_container(config.hydra.sweep, resolve=False)):
             return self.load(overrides)  # only Hydra knows this name
         return config
@@ -305,10 +306,10 @@ def _reason(error: BaseException) -> str:
 
 
 def options_of(cls: Any, group: str, overrides: Sequence[str], config_dir: str | None, file: str) -> dict[str, Any]:
-    """Return the values of a group that is a command's and no part of a run: `compare` or `slurm`.
+    """Return the values of a group of options of a command, not of a run: `compare` or `slurm`.
 
-    cls: of its options. overrides: `GROUP.KEY=VALUE`, of which each must have one value, or `GROUP=CHOICE` where the
-    file, with which the configuration begins, has choices. Raises ConfigError."""
+    cls: dataclass of its options. overrides: `GROUP.KEY=VALUE`, each with one value, or `GROUP=CHOICE` if the primary
+    `file` has choices. Raises ConfigError."""
     tree, fields = ConfigTree(config_dir, file), list(cls.__dataclass_fields__)
     for override in overrides:
         key = key_of(override).removeprefix(f"{group}.").partition(".")[0]
@@ -324,12 +325,12 @@ def options_of(cls: Any, group: str, overrides: Sequence[str], config_dir: str |
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """Return the resolved configuration as plain values, with the `name` of every chosen group in it.
 
-    config_dir: a folder of the user's own configuration files, searched besides. Raises ConfigError."""
+    config_dir: a folder of the user's own configuration files, also searched. Raises ConfigError."""
     return plain(ConfigTree(config_dir).load(overrides))
 
 
 def _job(config: DictConfig, overrides: Sequence[str], number: int | None = None) -> Job:
-    """Return one run. number: of a job in a sweep, None for a single run. Raises ConfigError."""
+    """Return one run. number: number of a job in a sweep, None for a single run. Raises ConfigError."""
     values, hydra = plain(config), config.hydra
     key = RUN_FOLDER if number is None else SWEEP_FOLDER
     try:
@@ -385,12 +386,12 @@ def plain(config: DictConfig) -> dict[str, Any]:
         if group in GROUPS and isinstance(values.get(group), dict):
             if values[group].get("name", choice) != choice and "_target_" in values[group]:
                 _check_name(values[group], group, choice)
-            values[group] = {"name": choice, **values[group]}  # model=torchvision has a name of its own
+            values[group] = {"name": choice, **values[group]}  # model=torchvision has its own name
     return values
 
 
 def _check_name(values: Mapping[str, Any], group: str, choice: str) -> None:
-    """Raise ConfigError for a name that a record would show in place of the choice, where the group has no such key."""
+    """Raise ConfigError for a name that a record would show instead of the choice, if the group has no such key."""
     cls = locate(values["_target_"], group)
     if "name" not in cls.__dataclass_fields__:
         raise ConfigError(

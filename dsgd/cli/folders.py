@@ -1,5 +1,4 @@
-"""Folders of records, and other outputs, before they are made: tried out, locked for one command, and taken away where
-nothing came of them."""
+"""Folders of records, and other outputs, before they are made: tested, locked for one command, and removed if empty."""
 
 from __future__ import annotations
 
@@ -26,11 +25,10 @@ def existing_ancestor(folder: Path) -> Path:
 
 
 def check_writable(folder: Path, key: str, file: Path | None = None) -> None:
-    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind. file: in
-    the folder, which `key` names instead.
+    """Raise ConfigError unless the folder that `key` names could be made and written; leaves nothing behind. file: a
+    file in the folder, if `key` names the file instead.
 
-    Makes and writes a folder under another name, beside where it will be: two commands that are given the same folder
-    must not take it away from each other."""
+    Tests a folder of another name next to it: two commands with the same folder must not remove each other's."""
     for attempt in range(TRIALS):
         standing = existing_ancestor(folder)
         trial = standing / f".probe-{os.getpid()}"
@@ -53,8 +51,7 @@ def check_writable(folder: Path, key: str, file: Path | None = None) -> None:
 
 
 def check_file(path: Path, key: str) -> None:
-    """Raise ConfigError unless the file that `key` names could be written, in place of the one there; leaves nothing
-    behind."""
+    """Raise ConfigError unless the file that `key` names could be written or replaced; leaves nothing behind."""
     if path.is_dir():
         raise ConfigError(f"{key} must be a file, got the folder {path}")
     if path.exists() and not path.is_file():
@@ -63,9 +60,9 @@ def check_file(path: Path, key: str) -> None:
 
 
 def new_folder(folder: Path, key: str) -> Path:
-    """Make a folder, and return it: under its name or, where that is taken, the first free one with a number behind it.
+    """Make a folder, and return it: under its name or, if that is taken, the first free one with a number behind it.
 
-    Raises ConfigError where the folder that `key` names cannot be made."""
+    Raises ConfigError if the folder that `key` names cannot be made."""
     check_writable(folder, key)
     for number in itertools.count(1):
         path = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
@@ -84,7 +81,7 @@ def new_folder(folder: Path, key: str) -> Path:
 
 
 def refuse_links(folder: Path, inner: str | Path, key: str) -> None:
-    """Raise ConfigError if the folder that `key` names has a link on the way to what is written in it."""
+    """Raise ConfigError if the folder that `key` names has a link on the path to its files."""
     try:
         check_inside(folder, inner)
     except OSError as error:
@@ -94,7 +91,7 @@ def refuse_links(folder: Path, inner: str | Path, key: str) -> None:
 
 
 def remove_empty(folder: Path, standing: Path) -> None:
-    """Take away a folder without content, and those above it up to one that stays."""
+    """Remove an empty folder, and empty folders above it, up to one that stays."""
     for path in [folder, *folder.parents]:
         if path == standing:
             return

@@ -1,5 +1,5 @@
-"""A single run of dsgd-run, from the command line to the table at its end; and what a sweep's jobs have in common with
-it (`dsgd.cli.local_sweep`)."""
+"""A single run of dsgd-run, from the command line to the table at its end; and functions shared with a sweep's jobs
+(`dsgd.cli.local_sweep`)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ EXIT_STATUS = {"interrupted": EXIT_INTERRUPTED, "failed": EXIT_FAILED}  # by the
 
 
 def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], interruption: Interruption) -> int:
-    """Check the run of a command line, and make it. Returns the exit status; where that run has ended before, 0 after a
-    line that says so. Raises ConfigError before anything is written and, after a signal, KeyboardInterrupt."""
+    """Check the run of a command line, and make it. Returns the exit status; if that run has ended before, prints a
+    line and returns 0. Raises ConfigError before anything is written and, after a signal, KeyboardInterrupt."""
     where, overrides = legible(os.environ), options.overrides
     given = any(text.startswith(f"{RUN_FOLDER}=") for text in overrides)
     if where is not None and where.step is not None and not given:  # found when SLURM starts the job again
@@ -70,11 +70,11 @@ def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], i
         import_engines([plan.engine])
         with interruption.armed():
             status = execute(plan, job.folder, job.joined, interruption.end)
-    except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+    except ConfigError as error:  # a folder in use, or an error that only loading data and model shows
         job.remove_empty()
         print(one_line(error), file=sys.stderr)
         return EXIT_CONFIG
-    except KeyboardInterrupt:  # there may be nothing to keep
+    except KeyboardInterrupt:  # the folder may be empty
         job.remove_empty()
         raise
     except Exception:  # of a run that failed, or of a user's code
@@ -90,9 +90,9 @@ def run_single(tree: ConfigTree, options: Namespace, arguments: Sequence[str], i
 
 
 def _stored_choices(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
-    """Return the choice of each group whose options are given beside resume=PATH, as that run has it: the option may be
-    one that the default choice lacks. Also the options that such a choice cannot do without. Of code that only the
-    checkpoint names these are null, which is refused where the run is planned."""
+    """Return the resumed run's choice of each group with options on a command line with resume=PATH: the default choice
+    may lack the option. Also returns required options of such a choice. For code that only the checkpoint names they
+    are null, which planning the run refuses."""
     given = {override.key_or_group: override for override in tree.parse(overrides)}
     groups = {key.partition(".")[0] for key in given if "." in key} - given.keys()
     path = given["resume"].value() if "resume" in given else None  # of another key, or of a value with this text
@@ -100,7 +100,7 @@ def _stored_choices(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
         return []
     try:
         config = checkpoint_of(path, extended=True).header["config"]
-    except ConfigError:  # raised again where the run is planned
+    except ConfigError:  # raised again when the run is planned
         return []
     stored = {group: config[group] for group in CHOSEN if isinstance(config.get(group), Mapping)}
     names = {group: values.get("name") for group, values in stored.items() if group in groups}
@@ -118,14 +118,13 @@ def _stored_choices(tree: ConfigTree, overrides: Sequence[str]) -> list[str]:
 
 
 def _check_run(job: Job, given: bool) -> Plan:
-    """Check a single run, begun or gone on with, and set its folder. Returns its plan. Raises ConfigError and
-    NothingToDo.
+    """Check a new or resumed single run, and set its folder. Returns its plan. Raises ConfigError and NothingToDo.
 
-    given: its folder is."""
-    timed = job.timed and not given  # the folder may be of another command that begins at the same time
+    given: True if its folder is given."""
+    timed = job.timed and not given  # another command that starts at the same time may have the folder
     folder, in_place = job.folder.absolute(), False
     if is_automatic(job.values.get("resume")):
-        in_place = not timed  # what is there without a checkpoint is begun again
+        in_place = not timed  # a run in the folder without a checkpoint starts again
         job.values["resume"] = None
     plan = plan_job(job, folder, in_place)
     if plan.checkpoint is not None:
@@ -156,7 +155,7 @@ def _check_run(job: Job, given: bool) -> Plan:
 
 def plan_job(job: Job, folder: Path, in_place: bool) -> Plan:
     """Return the plan of a run. in_place: it resumes the run in the folder, if there is one. Raises ConfigError, and
-    NothingToDo where that run has ended, or comes to its end just now."""
+    NothingToDo if that run has ended, or ends just now."""
     if not in_place:
         return plan_run(job.values, job.overrides)
     job.values["resume"] = unfinished(folder, job.values)
@@ -168,12 +167,12 @@ def plan_job(job: Job, folder: Path, in_place: bool) -> Plan:
 
 
 def _in_its_own_folder(plan: Plan) -> Plan:
-    """Return the plan of a run that goes on where its record is: it is one run, however often it was interrupted."""
+    """Return the plan of a run that resumes in the folder of its record: it is one run."""
     return replace(plan, config=replace(plan.config, values={**plan.config.values, "resume": None}))
 
 
 def _way_on(folder: Path) -> str:
-    """Say how to resume what a folder holds of a run, if that is possible."""
+    """Return a hint on resuming the run in a folder, if that is possible."""
     state, again = contents(folder), command(folder)
     if state == "checkpoint":
         return f"; {again} resumes that run"
@@ -185,19 +184,19 @@ def _way_on(folder: Path) -> str:
 
 
 def used(folder: Path, key: str, given: Path, way: str | None = None) -> ConfigError:
-    """Return the error for a folder that holds a record. key: that names it, as `given`. way: to resume it; None: as it
-    is of a single run."""
+    """Return the error for a folder that holds a record. key: key that names it. given: its name there. way: hint on
+    resuming it; None: the hint for a single run."""
     under_way = is_in_use(folder)
     way = _way_on(folder) if way is None else way
-    if under_way or is_in_use(folder):  # it may have ended, or begun, while we looked
+    if under_way or is_in_use(folder):  # it may have ended, or started, during the check
         return ConfigError(f"{key} must not be in use by another run, got {given}")
     return ConfigError(f"{key} must not hold another run's record, got {given}{way}")
 
 
 def set_command(arguments: Sequence[str], key: str, folder: str) -> list[str]:
-    """Return the command line of these runs, with their folder where it was not typed, and let records have it.
+    """Return the command line of these runs, with their folder if it was not typed, and set it for records.
 
-    key: that names the folder."""
+    key: key that names the folder."""
     logging.getLogger().setLevel(logging.ERROR)  # of the libraries that a run uses
     line = list(arguments)
     if not any(text.startswith(f"{key}=") for text in line):
@@ -207,7 +206,7 @@ def set_command(arguments: Sequence[str], key: str, folder: str) -> list[str]:
 
 
 def show(outcome: Mapping[Path, str]) -> None:
-    """Print the table of the runs in these folders, and where their records are."""
+    """Print the table of the runs in these folders, and the places of their records."""
     from dsgd.record.reader import find_runs
     from dsgd.report.table import summary_table
 

@@ -1,5 +1,5 @@
-"""Write what dsgd-run prints for --help: flags, groups, and every key with its value and its effect, from the text of
-the configuration files themselves."""
+"""Write the text of dsgd-run --help: flags, groups, and every key with its value and its effect, from the text of the
+configuration files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ A number may carry a unit where its key has one: 10ms, 46.8MB, 64KiB, 1Gbit, 25G
 
 
 def help_text(tree: ConfigTree, overrides: Sequence[str]) -> str:
-    """Return what --help prints beside overrides. Raises ConfigError."""
+    """Return the text of --help with overrides. Raises ConfigError."""
     config = tree.load(overrides)
     groups = [f"{group}: {', '.join(sorted(tree.choices(group)))}" for group in sorted(tree.groups)]
     keys = key_list(config, files_of(tree.loader, tree.config_name, open_mappings(overrides)))
@@ -49,10 +49,10 @@ def help_text(tree: ConfigTree, overrides: Sequence[str]) -> str:
 def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:
     """Return a line for every key, with its comment, and a heading for every group.
 
-    config: composed. files: package (`algo`, or empty) and text of every file that it is made of; of what they say of a
-    key the first counts, since those that follow change values."""
+    config: composed configuration. files: package (`algo`, or empty) and text of every file that it is composed of. The
+    first comment on a key counts, because later files change values."""
     all_comments: dict[str, str] = {}
-    titles: dict[str, str] = {}  # by package: the beginning of the file that comes last
+    titles: dict[str, str] = {}  # by package: the first lines of the last file
     for package, text in files:
         by_key = comments(text)
         titles[package] = by_key.pop("", "")
@@ -75,9 +75,9 @@ def key_list(config: DictConfig, files: Iterable[tuple[str, str]]) -> str:
 
 def comments(text: str) -> dict[str, str]:
     """Return the comments of a configuration file by dotted key: behind its value, or in the lines above it. The empty
-    key has what the file begins with.
+    key has the first lines of the file.
 
-    A comment behind a value goes on in the next lines whose `#` stand below its own."""
+    A comment behind a value continues in the next lines with a `#` in the same column."""
     lines = text.splitlines()
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
@@ -110,7 +110,7 @@ def files_of(loader: ConfigLoader, name: str, overrides: Sequence[str]) -> Itera
 
 
 def _places(node: yaml.MappingNode, prefix: str = "") -> Iterator[tuple[str, int, int]]:
-    """Yield each dotted key with its line and the column behind which its comment stands there."""
+    """Yield each dotted key with its line and the column behind which its comment begins."""
     for key, value in node.value:
         name, start = f"{prefix}{key.value}", key.start_mark.line
         end = value.end_mark if value.end_mark.line == start else key.end_mark
@@ -124,7 +124,7 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def _leaves(name: str, value: Any) -> dict[str, Any]:
-    """Return the keys of a group with their values; a key that is in none by itself."""
+    """Return the keys of a group with their values; for a key outside of groups, the key itself."""
     if not isinstance(value, Mapping):
         return {name: value}
     return {f"{name}.{key}": inner for key, inner in value.items() if key != "_target_"}
@@ -144,7 +144,7 @@ def _row(key: str, value: Any) -> str:
 
 
 def _with_comment(row: str, comment: str, column: int) -> list[str]:
-    """Return the lines of a key: its comment behind the value, where there is room, and below."""
+    """Return the lines of a key: its comment behind the value, if it fits, and below."""
     pieces = [f"# {piece}" for piece in textwrap.wrap(comment, WIDTH - column - 2)]
     if not pieces:
         return [row]

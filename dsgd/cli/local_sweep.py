@@ -1,8 +1,7 @@
-"""The jobs of a sweep on this machine: each in a process of its own, several at a time.
+"""The jobs of a sweep on this machine: each in its own process, several in parallel.
 
-A process inherits no threads and no CUDA from the job before it. What the jobs print does not mix: each one's lines
-come together, above the bar that shows how far all have come, and a line that several have in common once, unless
-they fail.
+A process inherits no threads and no CUDA from the job before it. Outputs of jobs do not mix: a job's lines are printed
+together, above the progress bar of all jobs. A line of several jobs is printed once, unless they fail.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ def _check_jobs(jobs: Sequence[Job], timed: bool) -> None:
         if resume is not None and not is_automatic(resume):
             raise ConfigError(f"resume must be auto in a sweep, got {resume}")
         if is_automatic(resume) and timed:
-            job.values["resume"] = None  # there is nothing in a new folder
+            job.values["resume"] = None  # a new folder is empty
         with suppress(NothingToDo):  # it has no plan then
             job.plan = plan_job(job, folder, automatic)
         if job.plan is not None:
@@ -129,7 +128,7 @@ def _check_jobs(jobs: Sequence[Job], timed: bool) -> None:
 
 @dataclass
 class _Running:
-    """A job whose process goes on. output: what it prints. shown: how many lines of it have been."""
+    """A job with a running process. output: its output. shown: number of its lines shown so far."""
 
     folder: Path
     begun: float
@@ -139,15 +138,15 @@ class _Running:
 
 @dataclass
 class LocalSweep:
-    """Starts the jobs of a sweep, those that have a plan, and takes in how they end."""
+    """Starts the jobs of a sweep that have a plan, and collects their results."""
 
     _jobs: Sequence[Job]
-    at_once: InitVar[int | None]  # number of jobs at a time; None: as many as there is room for (`jobs_at_once`)
+    at_once: InitVar[int | None]  # number of parallel jobs; None: as many as fit (`jobs_at_once`)
     _outcome: dict[Path, str]  # takes the status of each run, by its folder
     _interruption: Interruption
-    tally: InitVar[Tally | None] = None  # of a command with other sweeps; None: of these jobs alone
-    _printed: set[str] = field(default_factory=set)  # lines that need not come again
-    _durations: dict[str | None, float] = field(default_factory=dict)  # by kind; infinite while its first job goes on
+    tally: InitVar[Tally | None] = None  # tally of a command with other sweeps; None: of these jobs alone
+    _printed: set[str] = field(default_factory=set)  # lines that are not printed again
+    _durations: dict[str | None, float] = field(default_factory=dict)  # by kind; infinite while its first job runs
     _children: Children = field(default_factory=Children)
     _running: dict[int, _Running] = field(default_factory=dict)
     _failed: list[str] = field(default_factory=list)
@@ -155,7 +154,7 @@ class LocalSweep:
 
     def __post_init__(self, at_once: int | None, tally: Tally | None) -> None:
         self._at_once, self._auto = at_once or 1, at_once is None
-        # of each job, what its duration depends on: all but the seed
+        # of each job, the values that its duration depends on: all but the seed
         self._kinds = [job.plan and repr({**job.plan.config.values, "seed": None}) for job in self._jobs]
         self._tally = Tally() if tally is None else tally
         if tally is None:
@@ -165,7 +164,7 @@ class LocalSweep:
     def run(self, ended: Callable[[], None] = lambda: None) -> None:
         """Start every job and wait for the last. Raises KeyboardInterrupt after a signal.
 
-        ended: called then, before signals do again what they did."""
+        ended: called at the end, before signal handlers are restored."""
         waiting = [number for number, job in enumerate(self._jobs) if job.plan is not None]
         for job in self._jobs:
             if job.plan is None:
@@ -185,19 +184,19 @@ class LocalSweep:
             ended()
 
     def _work(self, job: Job) -> Callable[[], str]:
-        """Return what the process of a job does. Its result is the status of the run."""
+        """Return the function that the process of a job runs. Its result is the status of the run."""
         assert job.plan is not None
-        plan = with_threads(replace(job.plan, logged=False))  # the tally shows how far it has come
+        plan = with_threads(replace(job.plan, logged=False))  # the tally shows its progress
 
         def work() -> str:
             try:
                 with self._interruption.armed():
                     return execute(plan, job.folder, None, self._interruption.end)
-            except ConfigError as error:  # of a folder in use, or what only loading data and model can tell
+            except ConfigError as error:  # a folder in use, or an error that only loading data and model shows
                 job.remove_empty()
                 print(one_line(error), file=sys.stderr)
                 sys.exit(EXIT_CONFIG)
-            except KeyboardInterrupt:  # there may be nothing to keep
+            except KeyboardInterrupt:  # the folder may be empty
                 job.remove_empty()
                 raise
 
@@ -211,17 +210,17 @@ class LocalSweep:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the jobs that go on; after an error, which no signal has told them of, tell them to end."""
+        """Wait for the running jobs. After an error without a signal, end them."""
         if kind is not None and not issubclass(kind, KeyboardInterrupt):
             self._children.end()
         with self._stack:
             self.finish()
 
     def next(self, waiting: Sequence[int]) -> int:
-        """Return which of these jobs to start next, once there is room for it.
+        """Wait for a free place, and return the job to start next.
 
-        One of each kind comes first, in the order of the numbers, then whichever takes longest: so that no core waits
-        at the end for a long job that began late."""
+        One job of each kind is first, in the order of the numbers, then the longest: so no core waits at the end for a
+        long job that began late."""
         self._wait_for_room()
         if self._at_once == 1:
             return waiting[0]
@@ -240,7 +239,7 @@ class LocalSweep:
         self._children.start(lambda: _into(output, work), number)
 
     def finish(self) -> None:
-        """Wait for the jobs that go on."""
+        """Wait for the running jobs."""
         while len(self._children):
             self._wait()
 
@@ -270,14 +269,14 @@ class LocalSweep:
             self._failed.append(f"{label}: {_said(child)}, in {job.folder}")
 
     def _look(self) -> None:
-        """Show how far the jobs have come; what the only one at a time prints, as soon as it has."""
+        """Show the progress of the jobs; the lines of a single running job at once."""
         if self._at_once == 1:
             for job in self._running.values():
                 self._show_lines(job, _lines(job.output))
         self._tally.show()
 
     def _show_lines(self, job: _Running, lines: Sequence[str], repeated: bool = False) -> None:
-        """Show those of a job's lines that are new. repeated: also those that other jobs have printed."""
+        """Show the new lines of a job. repeated: also show lines that other jobs have printed."""
         for line in lines[job.shown :]:
             if repeated or line not in self._printed:
                 self._printed.add(line)
@@ -286,7 +285,7 @@ class LocalSweep:
 
 
 def _progress(folder: Path) -> str:
-    """Return how far a run has come by its record, like `epoch 3.0, accuracy 0.712`; empty before the first mark."""
+    """Return the progress of a run by its record, like `epoch 3.0, accuracy 0.712`; empty before the first mark."""
     mark = read_last_mark(folder)
     if mark is None:
         return ""
@@ -296,7 +295,7 @@ def _progress(folder: Path) -> str:
 
 
 def label_jobs(jobs: Sequence[Job]) -> None:
-    """Give jobs labels that tell them apart: the algorithm, and every other key that differs."""
+    """Give jobs distinct labels: the algorithm, and every other key that differs."""
     given = [job.typed for job in jobs]
     keys = [key for key in (given[0] if given else ()) if len({str(values.get(key)) for values in given}) > 1]
     for job, values in zip(jobs, given, strict=True):
@@ -311,8 +310,8 @@ def _label(values: Mapping[str, object], differing: Mapping[str, str]) -> str:
 
 
 def jobs_at_once(plans: Sequence[Plan]) -> int:
-    """Return how many jobs run at a time: as many as there are cores for their threads; one alone of real processes,
-    and of gradients that may be on a GPU. Raises KeyboardInterrupt after a signal."""
+    """Return the number of parallel jobs, so that their threads have cores; one for real processes, and for gradients
+    that may be on a GPU. Raises KeyboardInterrupt after a signal."""
     if any(plan.engine == "dist" for plan in plans):
         return 1
     kinds = {(kind_of(plan.config), plan.config.engine.gradients): plan.config for plan in plans}
@@ -323,15 +322,15 @@ def jobs_at_once(plans: Sequence[Plan]) -> int:
 
 
 def with_threads(plan: Plan) -> Plan:
-    """Return the plan of a sweep's job with the one thread that it has unless told otherwise: the last bits of its
-    record must not depend on how many jobs run at a time."""
+    """Return the plan of a sweep's job with its number of threads, by default one: the last bits of its record must not
+    depend on the number of parallel jobs."""
     if plan.config.engine.threads is not None or omp_threads(os.environ) or plan.engine == "dist":
         return plan
     return replace(plan, config=replace(plan.config, engine=replace(plan.config.engine, threads=1)))
 
 
 def _temporary() -> IO[bytes]:
-    return tempfile.TemporaryFile()  # whoever calls closes it
+    return tempfile.TemporaryFile()  # the caller closes it
 
 
 def _into(output: IO[bytes], run: Callable[[], str]) -> str:
@@ -343,8 +342,8 @@ def _into(output: IO[bytes], run: Callable[[], str]) -> str:
 
 
 def _lines(output: IO[bytes], ended: bool = False) -> list[str]:
-    """Return the lines that a job has printed so far. ended: the last one is whole, too."""
-    text = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)  # seeking would move where the job writes
+    """Return the lines that a job has printed so far. ended: the last line is complete even without a newline."""
+    text = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)  # seeking would move the job's position
     return (text if ended else text[: text.rfind(b"\n") + 1]).decode(errors="replace").splitlines()
 
 

@@ -3,9 +3,9 @@
     dsgd-calibrate need model=resnet50 nodes=32 gradient_s=0.1
     dsgd-calibrate need parameters=8e9 precision=bf16 nodes=64 gradient_s=4s --method sync --method "diloco tau=500"
 
-Prints for each method the smallest bandwidth of a node with which workers compute in 50 to 99 % of the time, and the
-largest latency where the bandwidth is unlimited. The simulator's clock finds them: nothing is trained. Parameters of a
-model are counted with ImageNet's images and classes, those of gpt with 256 bytes and a context of 1,024.
+Prints for each method the smallest bandwidth of a node that lets workers compute in 50 to 99 % of the time, and the
+largest latency with unlimited bandwidth. The simulator's clock finds them: nothing is trained. Parameters of a model
+are counted with ImageNet's images and classes, gpt's with 256 bytes and a context of 1,024.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TARGETS = (50.0, 80.0, 90.0, 95.0, 99.0)  # per cent of the time
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a parameter in a message
 TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null")
 FOUND = ("algo", "cluster.bandwidth", "engine", "budget", "cluster.message_bytes")  # keys that are not the user's here
-# rounds, and at least so many steps, of a short and a long run: the longer one's surplus has neither beginning nor end
+# rounds, and minimum of steps, of a short and a long run: the additional time of the long run has neither start nor end
 ROUNDS, FEWEST_STEPS = (2, 5), (20, 50)
 PER_OCTAVE = 16  # numbers that are tried in a factor of two: an answer is at most 4.4 % above the smallest one
 BANDWIDTHS = (1e4, 1e15)  # bit/s, between which an answer is searched
@@ -61,7 +61,7 @@ class LinkNeed:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command. argv: what stands behind `need`. Returns 0. Raises ValueError for wrong arguments."""
+    """Run the command. argv: arguments after `need`. Returns 0. Raises ValueError for wrong arguments."""
     options = _parser().parse_args(argv)
     check_quotes(options.overrides)
     for flag, path in (("--json", options.json), ("--figure", options.figure)):
@@ -109,7 +109,7 @@ def _parser() -> Any:
 
 
 def timing_overrides(typed: Sequence[str], config_dir: str | None = None) -> list[str]:
-    """Return the overrides that the timing runs of all methods have in common. typed: those of the command line.
+    """Return the overrides that the timing runs of all methods have in common. typed: overrides of the command line.
 
     Raises ConfigError."""
     sizes, others = dict[str, str](), list[str]()
@@ -125,16 +125,16 @@ def timing_overrides(typed: Sequence[str], config_dir: str | None = None) -> lis
             others.append(f"cluster.{override}" if key == "gradient_s" else override)
     if not any(override.startswith("cluster") for override in others):
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient, got none")
-    # a gradient's time stands behind the cluster whose own time it replaces
+    # the gradient's time comes after the cluster, whose own time it replaces
     others.sort(key=lambda override: override.startswith("cluster.gradient_s="))
     size = f"cluster.message_bytes={message_bytes(sizes, config_dir)!r}"
     return [*TIMING, *others, size, f"budget.steps={FEWEST_STEPS[0]}", "budget.epochs=null"]
 
 
 def experiment_of(method: str, timing: Sequence[str], config_dir: str | None = None) -> Experiment:
-    """Return the timing run of a method, whose bandwidth and latency are to be found.
+    """Return the timing run of a method, in which bandwidth and latency are varied.
 
-    method: `diloco tau=500`. timing: of `timing_overrides`. Raises ConfigError."""
+    method: `diloco tau=500`. timing: result of `timing_overrides`. Raises ConfigError."""
     if not method.split():
         raise ConfigError(f"--method must be an algorithm with its options, like diloco tau=500, got {method!r}")
     algo, *options = method.split()
@@ -169,7 +169,7 @@ def message_bytes(sizes: Mapping[str, str], config_dir: str | None = None) -> fl
 
 
 def parameters_of(name: str, config_dir: str | None = None) -> int:
-    """Return how many parameters a model has, for ImageNet's images and classes or, of gpt, for bytes. Raises
+    """Return the number of a model's parameters, for ImageNet's images and classes or, for gpt, for bytes. Raises
     ConfigError."""
     import torch
 
@@ -185,7 +185,7 @@ def parameters_of(name: str, config_dir: str | None = None) -> int:
 
 
 def needs_of(method: str, experiment: Experiment, targets: Sequence[float]) -> list[LinkNeed]:
-    """Return what a method needs for each target. targets: in per cent, ascending."""
+    """Return the needs of a method for each target. targets: shares in per cent, ascending."""
     cluster = experiment.cluster
 
     def with_bandwidth(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Write down how to use a measured configuration in a training script of the user's: three lines, or a whole script."""
+"""Write the use of a measured configuration in a training script of the user's: three lines, or a whole script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsgd.runner.values import ConfigError
 IMPORT = "import dsgd.torch"
 STEP = "model.step()  # after every backward(), in place of optimizer.step() and zero_grad()"
 NO_OPTIONS = ("_target_", "name")
-# of dsgd: torch's name and its arguments, all of which are written, since its defaults are others
+# dsgd's optimizer to torch's name and arguments, all of them, because torch's defaults differ
 OPTIMIZERS = {
     "dsgd.optim.optimizer.SGD": ("SGD", ("lr", "momentum", "nesterov", "weight_decay")),
     "dsgd.optim.optimizer.AdamW": ("AdamW", ("lr", "betas", "eps", "weight_decay")),
@@ -23,7 +23,7 @@ OPTIMIZERS = {
 
 
 def show_use(values: Mapping[str, Any], file: str | None) -> None:
-    """Print how to use a configuration in a script of the user's. file: of a whole script, None for none."""
+    """Print the use of a configuration in a script of the user's. file: path for a whole script, or None."""
     print(f"\n{usage(values)}")
     if file is not None:
         try:
@@ -44,10 +44,10 @@ def usage(values: Mapping[str, Any]) -> str:
 
 
 def script(values: Mapping[str, Any], file: str) -> str:
-    """Return own_script.txt, which runs as it is, on invented data, with places for the user's model and data.
+    """Return own_script.txt, which runs unchanged, on invented data, with places for the user's model and data.
 
-    file: its name, for the line that starts it. Raises ConfigError for a method or an optimiser that `dsgd.torch` does
-    not have."""
+    file: its name, for the line that starts it. Raises ConfigError for a method or an optimiser that `dsgd.torch`
+    lacks."""
     if reason := _unsuitable(values):
         raise ConfigError(f"--script needs a winner that dsgd.torch.distribute can train, got {reason}")
     budget, nodes = values["budget"], values["nodes"]
@@ -68,7 +68,7 @@ def script(values: Mapping[str, Any], file: str) -> str:
 
 
 def _unsuitable(values: Mapping[str, Any]) -> str:
-    """Return the algorithm or optimiser that `dsgd.torch` does not have, with the reason; empty where it has both."""
+    """Return the algorithm or optimiser that `dsgd.torch` does not have, with the reason; empty if it has both."""
     name, target = values["algo"]["name"], str(values["algo"]["_target_"])
     if reason := why_not(configure(values).experiment.algo):
         return f"algo={name}, which needs engine=dist: {reason}"

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run a command line; returns 0. Raises ValueError, of one line, for what cannot be drawn."""
+    """Run a command line; returns 0. Raises ValueError, one line, if a figure cannot be drawn."""
     options = _parser().parse_args(argv)
     formats = _choices("--format", options.format, FORMATS)
     (width,) = _choices("--width", options.width, tuple(WIDTHS), several=False)
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def log_axes(text: str | None) -> list[str] | None:
-    """Return the axes that `--log` makes logarithmic; None: as their values have it. Raises ValueError."""
+    """Return the axes that `--log` makes logarithmic; None: chosen by the values. Raises ValueError."""
     if text is None:
         return None
     axes = [] if text == "none" else text.split(",")
@@ -135,7 +135,7 @@ def _plot_field(options: argparse.Namespace, look: Look) -> int:
 
     def figure() -> Figure:
         drawn = field_figure(plot)
-        out.mkdir(parents=True, exist_ok=True)  # not where there is nothing to draw
+        out.mkdir(parents=True, exist_ok=True)  # not without a figure
         return drawn
 
     try:

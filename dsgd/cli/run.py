@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0 (also for a diverged run, which is a result), 1 for a run that failed, 2 for a bad
-    configuration, 130 where one of STOP_SIGNALS has ended it early."""
+    """Run the command. Returns 0 (also for a diverged run, which is a result), 1 for a failed run, 2 for a bad
+    configuration, 130 if one of STOP_SIGNALS has ended it early."""
     as_called = sys.argv
     arguments = list(as_called[1:] if argv is None else argv)
     try:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(tree: ConfigTree, options: Namespace) -> None:
-    """Print the help, the configuration, or what a shell asks for its completion. Raises ConfigError."""
+    """Print the help, the configuration, or a shell's completions. Raises ConfigError."""
     if options.help:
         from dsgd.cli.key_list import help_text
 

@@ -1,4 +1,4 @@
-"""Run the command `dsgd-reproduce`, which stands beside the package: in `studies/` of a checkout."""
+"""Run the command `dsgd-reproduce` of a checkout, whose code is outside of the package, in `studies/`."""
 
 from __future__ import annotations
 

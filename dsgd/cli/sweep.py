@@ -23,10 +23,10 @@ from dsgd.sweep.manifest import MANIFEST, Point, Sweep, engine_of, identity, loc
 from dsgd.sweep.site import JobSize, Site, batch_script
 from dsgd.sweep.slurm_jobs import FINISHED, STATES, WAITING, PointState, finished, states
 
-# Keys of `slurm` that run nothing.
+# Keys of `slurm` that run no code.
 HARMLESS = ("partition", "account", "qos", "constraint", "time", "mem", "tasks_per_node", "cpus_per_task")
 HARMLESS += ("gpus_per_task", "at_once", "requeue", "warning_s")
-LOG_BYTES = 2**22  # of what a job has printed, from its end
+LOG_BYTES = 2**22  # of a job's output, from its end
 SHOWN = 10  # points that `status` lists without --points
 
 EXAMPLES = """\
@@ -39,9 +39,9 @@ submit takes the overrides of dsgd-run -m, and slurm.KEY=VALUE or slurm=FILE for
 
 
 def code_of_point(point: Point, slurm_overrides: Sequence[str]) -> str | None:
-    """Return what a point would run besides the package, as it stands in the manifest; None if there is nothing.
+    """Return the code outside of the package that a point of the manifest would run; None without such code.
 
-    slurm_overrides: the `slurm.*` that it was submitted with. Raises ConfigError."""
+    slurm_overrides: the `slurm.*` of its submission. Raises ConfigError."""
     from dsgd.cli.compose import ConfigTree, plain
     from dsgd.runner.configuration import code_of
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser; the `command` of what it returns is the function to call with it."""
+    """Return the parser; `command` in its result is the function to call with that result."""
     whole = command_parser("dsgd-sweep", "A grid of runs as jobs of SLURM.", EXAMPLES)
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
 
@@ -175,7 +175,7 @@ def _points(overrides: Sequence[str], config_dir: str | None) -> dict[str, Point
 
 
 def print_job(job: str, size: JobSize, points: int) -> None:
-    """Print what was submitted as one job."""
+    """Print one submitted job."""
     print(f"job {job}: {counted(points, 'point')}, each {_machines(size)}", flush=True)
 
 
@@ -185,7 +185,7 @@ def _machines(size: JobSize) -> str:
 
 
 def _print_demand(arrays: Mapping[JobSize, Sequence[Point]], site: Site) -> None:
-    """Print every point with its machines, and what all of them ask for. As comments: a shell may read the whole."""
+    """Print every point with its machines, and their total demand. As comments: a shell may read the whole."""
     for size, members in arrays.items():
         for point in members:
             print(f"# {point.name}: {_machines(size)}")
@@ -264,7 +264,7 @@ def _logs(options: argparse.Namespace) -> int:
 
 def _cancel(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
-    read_sweep(folder)  # not to make a folder and a lock where there is no sweep
+    read_sweep(folder)  # fails without a sweep, before a folder and a lock are made
     with locked_sweep(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}
@@ -281,7 +281,7 @@ def _cancel(options: argparse.Namespace) -> int:
 def _retry(options: argparse.Namespace) -> int:
     folder = Path(options.folder)
     largest = slurm_jobs.largest_array()
-    read_sweep(folder)  # not to make a folder and a lock where there is no sweep
+    read_sweep(folder)  # fails without a sweep, before a folder and a lock are made
     with locked_sweep(folder) as writer:
         sweep = slurm_jobs.recover(writer, folder)
         wanted = {point.id for point in sweep.select(options.points)}

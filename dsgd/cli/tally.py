@@ -1,4 +1,4 @@
-"""Count the runs of one command, and show how far they have come all together.
+"""Count the runs of one command, and show their total progress.
 
 On a terminal that is a bar; elsewhere, as in the log of a batch job, a line every EVERY_S.
 """
@@ -16,15 +16,15 @@ from rich.table import Column
 from dsgd.host.terminal import EVERY_S, bar_console
 from dsgd.record.safe_text import counted
 
-LOOK_S = 0.5  # between two looks at what has changed
+LOOK_S = 0.5  # between two checks for changes
 FEWEST_TIMED = 3  # runs from which the time that is left follows
 
 
 @dataclass
 class Tally:
-    """Counts runs that have ended, of those that are expected, and shows both.
+    """Counts ended and expected runs, and shows both.
 
-    The expected number may change, as that of a search does; the bar never goes back."""
+    The expected number may change, for example in a search; the bar never goes back."""
 
     _part: str = ""  # of the command, said before the numbers: `study 2 of 5`
     _clock: Callable[[], float] = time.monotonic  # in seconds
@@ -33,8 +33,8 @@ class Tally:
     _before: int = 0  # runs that were there already
     _made: int = 0
     _share: float = 0.0
-    _running: dict[str, Callable[[], str]] = field(default_factory=dict)  # label, what says how far the run has come
-    _used_s: float = 0.0  # while runs were under way
+    _running: dict[str, Callable[[], str]] = field(default_factory=dict)  # {label: its progress}
+    _used_s: float = 0.0  # while jobs were running
     _resumed_s: float | None = None
     _next_s: float = EVERY_S
 
@@ -45,14 +45,14 @@ class Tally:
             TextColumn("{task.fields[line]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
             transient=True,
-            auto_refresh=False,  # by a thread, beside which no process may be forked
+            auto_refresh=False,  # no thread, because processes are forked
             redirect_stdout=False,
             redirect_stderr=False,
         )
         self._task = self._bar.add_task("", total=1.0, line="") if changes else None
 
     def __enter__(self) -> Tally:
-        """Show the bar until the end of the block, at which the clock stands still."""
+        """Show the bar until the end of the block, and then stop the clock."""
         self._resumed_s = self._clock()
         if self._task is not None:
             self._bar.start()
@@ -65,7 +65,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Return how many runs have ended, with those that were there already."""
+        """Return the number of ended runs, including runs that existed before."""
         return self._before + self._made
 
     @property
@@ -74,7 +74,7 @@ class Tally:
         return self._used_s + (0.0 if self._resumed_s is None else self._clock() - self._resumed_s)
 
     def expect(self, runs: int, about: bool = False) -> None:
-        """Say how many runs there will be, with those that have ended. about: it is an estimate."""
+        """Set the number of expected runs, ended ones included. about: True if it is an estimate."""
         self._expected, self._about = runs, about
 
     def count_before(self, runs: int = 1) -> None:
@@ -83,7 +83,7 @@ class Tally:
         self.show()
 
     def begin(self, label: str, progress: Callable[[], str]) -> None:
-        """Count a run as under way. progress: returns how far it has come, `epoch 3.0, accuracy 0.712`."""
+        """Count a run as running. progress: returns its progress, `epoch 3.0, accuracy 0.712`."""
         self._running[label] = progress
         self.show()
 
@@ -94,7 +94,7 @@ class Tally:
         self.show()
 
     def print(self, line: str) -> None:
-        """Print a line of its own, above the bar."""
+        """Print a line above the bar."""
         if self._task is None or self._resumed_s is None:
             print(line, file=sys.stderr, flush=True)
         else:
@@ -123,7 +123,7 @@ class Tally:
         return ", ".join(parts) + (f", running: {'; '.join(names)}" if names else "")
 
     def close(self) -> None:
-        """Print how many runs were made, if there were any."""
+        """Print the number of runs made, if any."""
         if self._made:
             before = f", {self._before} {'was' if self._before == 1 else 'were'} there before" if self._before else ""
             part = f"{self._part}: " if self._part else ""

@@ -1,4 +1,4 @@
-"""Say what is meant by a key or a method that does not exist: near names, other names, another command."""
+"""Suggest the meaning of a key or a method that does not exist: near names, other names, another command."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ELSEWHERE = {"compare": "dsgd-compare", "slurm": "dsgd-sweep submit, and dsgd-co
 
 
 def method_elsewhere(word: str) -> str | None:
-    """Return what chooses the method of this name, as `compressed algo.code=powersgd`; None if it is not known."""
+    """Return the choice for the method of this name, like `compressed algo.code=powersgd`, or None."""
     return names_elsewhere()["methods"].get("".join(letter for letter in word.lower() if letter.isalnum()))
 
 
 def option_elsewhere(word: str, known: Sequence[str]) -> str | None:
-    """Return which of the known options is called `word` elsewhere; None if it is none of them."""
+    """Return the known option that is called `word` elsewhere, or None."""
     return next((name for name in names_elsewhere()["options"].get(word, ()) if name in known), None)
 
 
@@ -68,7 +68,7 @@ def unknown_choice(group: str, choice: str, known: Sequence[str]) -> str:
 
 
 def without_value(text: str, choices: Mapping[str, Sequence[str]]) -> str:
-    """Return the error for a word without `=`, with the group of which it is a choice; empty for anything else."""
+    """Return the error for a word without `=`, with the group that has it as a choice; empty for other words."""
     if not re.fullmatch(r"[\w./@-]+", text):
         return ""
     groups = [group for group, names in choices.items() if text in names]
@@ -95,7 +95,7 @@ def misplaced(parsed: Sequence[Override], whole: DictConfig) -> str | None:
 
 
 def suggestion(word: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return which known names may be meant by a word, each behind a prefix; empty where none is near."""
+    """Return a question with the known names near to a word, each behind a prefix; empty without one."""
     return did_you_mean([prefix + name for name in difflib.get_close_matches(word, known)])
 
 

@@ -47,7 +47,7 @@ def _read_once(key: str, read: Callable[[Any], T]) -> cached_property[T | None]:
 class Cluster:
     """`cluster.*`: speeds of nodes and ports, the same for every node unless a mapping names single ones.
 
-    conf/cluster/gigabit.yaml says what each key does. None, as null there, leaves it to another key or to the run."""
+    conf/cluster/gigabit.yaml describes each key. None, there null, leaves it to another key or to the run."""
 
     gradient_s: Annotated[float | None, Key(axis="time of a gradient", limits=SECONDS)]
     bandwidth: Annotated[float, Key("{}", BANDWIDTH)]
@@ -170,9 +170,8 @@ class Cluster:
 
     @property
     def longest_s(self) -> float:
-        """Return the seconds of the longest single thing that takes a time of its own: a gradient on the slowest node,
-        a latency, a received vector, or the time until a lost message is sent again. A gradient that is still to be
-        measured counts for nothing."""
+        """Return the seconds of the longest single operation: a gradient on the slowest node, a latency, a received
+        vector, or the time until a lost message is sent again. An unmeasured gradient does not count."""
         links = self.link_matrix
         between = [] if links is None else [latency_s for row in links.latency_s for latency_s in row]
         latency_s = max(self.latency_s, self.latency_between_islands_s, *between)
@@ -204,19 +203,19 @@ class Cluster:
 
     @property
     def uplink_bytes_per_s(self) -> float | None:
-        """Return the rate of one direction of a region's uplink; None where there are no uplinks."""
+        """Return the rate of one direction of a region's uplink; None without uplinks."""
         if self.islands > 1:
             return self._payload(self.wan_bandwidth or self.bandwidth)
         return self._payload(self.wan_bandwidth) if self.links is not None and self.wan_bandwidth else None
 
     @property
     def limits_connections(self) -> bool:
-        """Tell whether a connection may carry less than the ports at its ends."""
+        """Return whether a connection may carry less than the ports at its ends."""
         return self.window_bytes is not None or self.connection_bandwidth is not None
 
     @property
     def cuts_parts(self) -> bool:
-        """Tell whether a collective hands on less than a node's whole part at once."""
+        """Return whether a collective forwards less than a node's whole part at once."""
         return self.slice_bytes is not None or self.chunk_bytes is not None
 
     @property
@@ -259,7 +258,7 @@ class Cluster:
         return [(number, each) for number, each in numbered if each.between is None or set(each.between) == names]
 
     def connection_bytes_per_s(self, latency_s: float, line_bytes_per_s: float) -> float:
-        """Return what the connections of a pair carry together; inf where that is no less than the line's rate.
+        """Return the total rate of a pair's connections; inf if it is at least the line's rate.
 
         A connection sends its window W at the rate B of the line and waits a round trip for the acknowledgement:
         W / (2 a + W / B). Several fill each other's pauses."""

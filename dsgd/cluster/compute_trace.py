@@ -1,5 +1,5 @@
-"""How the gradient times of a node vary: by a law (`cluster.jitter` and the keys that begin with it), as times that
-were measured on the ranks of a run (`cluster.compute_trace`), and by what holds nodes and links up for a time
+"""Variation of the gradient times of a node: by a distribution (`cluster.jitter` and the keys that begin with it), or
+as times measured on the ranks of a run (`cluster.compute_trace`). Also temporary delays of nodes and links
 (`cluster.stalls`, `cluster.congestion`)."""
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from dsgd.host.files import text_lines
 
 LONGEST_S = 1e9  # for one gradient, latency or stall: 30 years
-LEAST_CONGESTION_S = 1e-3  # what is shorter no message notices
+LEAST_CONGESTION_S = 1e-3  # shorter congestion does not delay a message
 KEY = "compute_trace"
 
-LEAST_JITTER = 1e-3  # what is less, or more than its inverse, is beyond what random numbers of 64 bits resolve
+LEAST_JITTER = 1e-3  # random numbers of 64 bits do not resolve less, or more than its inverse
 DISTRIBUTIONS = ("gamma", "lognormal", "normal")
-MOST_NORMAL_JITTER = 1 / 3  # zero is three deviations from the mean: what is cut off there hardly shows
+MOST_NORMAL_JITTER = 1 / 3  # zero is three deviations from the mean: the truncation hardly shows
 MOST_SKEW = 1e3
 
 
@@ -29,9 +29,7 @@ class Stall:
     """A pause in which a node computes nothing.
 
     Either once, {node: 3, start_s: 10, duration_s: 5}, or again and again at random, {every_s: 100, duration_s: 5}:
-    gaps and pauses then have exponential lengths with these means; with `node` only there, without it on every node on
-    its own.
-    """
+    gaps and pauses then have exponential lengths with these means, on `node`, or independently on every node."""
 
     duration_s: float
     node: int | None = None
@@ -61,13 +59,12 @@ class Stall:
 
 @dataclass(frozen=True)
 class Congestion:
-    """A time in which uplinks, or links, have only a part of their bandwidth, as others use them, too.
+    """A time in which uplinks, or links, have only a part of their bandwidth, because others use them.
 
     Either once, {start_s: 10, duration_s: 5, factor: 0.2}, for all at the same time, or again and again at random,
-    {every_s: 100, duration_s: 5, factor: 0.2}: gaps and lengths then have exponential lengths with these means, each
-    uplink or link and direction on its own. Where several meet, the smallest factor counts. With `between`, two regions
-    of `cluster.links`, only the links between these.
-    """
+    {every_s: 100, duration_s: 5, factor: 0.2}: gaps and lengths then have exponential lengths with these means,
+    independently for each uplink or link and direction. If several overlap, the smallest factor counts. With `between`,
+    two regions of `cluster.links`, only the links between these."""
 
     duration_s: float
     factor: float
@@ -94,14 +91,13 @@ class Congestion:
 
 @dataclass(frozen=True)
 class JitterLaw:
-    """The law of the factors, with mean 1, on a node's gradient times.
+    """The distribution of the factors, with mean 1, on a node's gradient times.
 
     cv: standard deviation of the factors of one node over their mean. distribution: one of DISTRIBUTIONS. skew: third
     standardised moment of a log-normal that is shifted and scaled to it; None: the distribution's own. persistent:
     standard deviation, over the mean, of one more factor that a node draws once and keeps, a log-normal. memory_s:
     seconds after which the correlation of a node's factors, on the scale of the normal that the log-normal is made of,
-    has fallen to 1 / e; 0: they are independent.
-    """
+    has fallen to 1 / e; 0: they are independent."""
 
     cv: float
     distribution: str = "gamma"
@@ -138,15 +134,15 @@ class JitterLaw:
 
 @dataclass(frozen=True)
 class ComputeTrace:
-    """Seconds of computing of every rank in every step: seconds[rank][step]. path: of its file."""
+    """Seconds of computing of every rank in every step: seconds[rank][step]. path: path of its file."""
 
     path: str
     seconds: tuple[tuple[float, ...], ...]
 
     @staticmethod
     def read(path: str) -> ComputeTrace:
-        """Read a csv file `step,rank,seconds`, one line for each rank in each step, in any order. The numbers of the
-        steps may leave some out, those of the ranks may not. Raises ValueError naming the line."""
+        """Read a csv file `step,rank,seconds`, one line for each rank in each step, in any order. Step numbers may have
+        gaps, ranks may not. Raises ValueError naming the line."""
         times: dict[tuple[int, int], float] = {}
         for where, (step, rank, seconds) in read_rows(path, KEY, ("step", "rank", "seconds")):
             position = whole(rank, "rank", KEY, where), whole(step, "step", KEY, where)
@@ -173,16 +169,16 @@ class ComputeTrace:
         return max(chain.from_iterable(self.seconds))
 
     def check(self, nodes: int) -> None:
-        """Raise ValueError if the ranks are too few to tell how `nodes` workers differ."""
+        """Raise ValueError if the ranks are too few to show differences of `nodes` workers."""
         if len(self.seconds) < min(nodes, 2):
             rule = f"{KEY} must have at least 2 ranks (nodes={nodes}), as one tells nothing about the others"
             raise ValueError(f"{rule}, got {len(self.seconds)} ({self.path})")
 
 
 def read_rows(path: str, key: str, columns: Sequence[str]) -> list[tuple[str, tuple[float, ...]]]:
-    """Return the lines of a csv file with these columns: for each where it stands, for messages, and its numbers.
+    """Return the lines of a csv file with these columns: for each its place, for messages, and its numbers.
 
-    key: that names the file, for messages. Raises ValueError naming the file and the line."""
+    key: key that names the file, for messages. Raises ValueError naming the file and the line."""
     lines = text_lines(path, key)
     header = lines[0][:40] if lines else ""
     if [name.strip() for name in header.split(",")] != list(columns):

@@ -1,4 +1,4 @@
-"""Describe nodes that fail and come back: `cluster.failures`."""
+"""Describe nodes that fail and return: `cluster.failures`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Outage = tuple[float, float]  # from when until when a node is down
 
 @dataclass(frozen=True)
 class Failures:
-    """When nodes fail, and how long their repairs take.
+    """The times of failures of nodes, and of their repairs.
 
     Either at random, {every_s: 2e7, repair_s: 5e5}: each node runs for an exponential time with mean every_s, and its
     repair takes an exponential time with mean repair_s; with repair_median_s a log-normal one of this mean and median.
     Or {trace: FILE}, a csv file `node,down_s,up_s` with a line for each outage.
 
-    With server_checkpoint_s servers fail likewise, in a trace as nodes after the workers; those on a worker's node fail
-    with it. They come back with the state of their latest checkpoint of so many seconds, with 0 with that of a replica.
-    """
+    With server_checkpoint_s servers fail likewise, in a trace as nodes after the workers; a server on a worker's node
+    fails with it. A server returns with the state of its latest checkpoint, taken every server_checkpoint_s seconds, or
+    for 0 with a replica's state."""
 
     every_s: Annotated[float, Key(axis="mean time between failures of a node")] = inf
     repair_s: float = 0.0
@@ -61,7 +61,7 @@ class Failures:
     def check(self, nodes: int, servers: int) -> None:
         """Raise ValueError if a trace names a node that does not fail.
 
-        servers: those on nodes of their own, which come after the workers' nodes."""
+        servers: number of servers on their own nodes, numbered after the workers' nodes."""
         ports = nodes + (0 if self.server_checkpoint_s is None else servers)
         if self.outages and (last := max(self.outages)) >= ports:
             which = f"nodes={nodes}" + (f" and {ports - nodes} servers" if ports > nodes else "")
@@ -77,9 +77,9 @@ class Failures:
             raise ValueError(f"cluster.{KEY}: repair_s must be <= budget.time_s ({limit_s:g}), got {self.repair_s:g}")
 
     def outages_of(self, node: int, rng: np.random.Generator, restore_s: float = 0.0) -> Iterator[Outage]:
-        """Yield the outages of a node in order of time, without end: those after the last one begin at infinity.
+        """Yield the outages of a node in order of time, without end: outages after the last one begin at infinity.
 
-        restore_s: how long it takes, after a repair, until the node has its parameters."""
+        restore_s: seconds from a repair until the node has its parameters."""
         if not math.isinf(self.every_s):
             up_s = 0.0
             while True:
@@ -116,7 +116,7 @@ def _read(path: str) -> dict[int, tuple[Outage, ...]]:
 
 
 def _is_time(value: Any, zero: bool = False) -> bool:
-    """Tell whether a value is a number of seconds, above 0 unless zero is allowed."""
+    """Return whether a value is a number of seconds, above 0 unless zero is allowed."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return 0 < value <= LONGEST_S or (zero and value == 0)

@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LinkTable = tuple[tuple[float, ...], ...]  # [from][to]; the diagonal means nothing
+LinkTable = tuple[tuple[float, ...], ...]  # [from][to]; the diagonal has no meaning
 KEYS = ("regions", "nodes", "latency_s", "bandwidth", "loss")
 
 
 @dataclass(frozen=True)
 class LinkMatrix:
-    """Regions of nodes with consecutive ranks, and the one link from each of them to each other one.
+    """Regions of nodes with consecutive ranks, and the link from each of them to each other one.
 
-    nodes: how many each region has, None for equally many. bandwidth: bit/s that all nodes of one region share to those
-    of another, so that a matrix of single nodes is one with as many regions. loss: probability that a message is lost.
-    """
+    nodes: nodes of each region, None for equal numbers. bandwidth: bit/s from region to region, shared by all nodes of
+    a region; a matrix of single nodes has a region for each node. loss: probability that a message is lost."""
 
     regions: tuple[str, ...]
     latency_s: LinkTable
@@ -50,7 +49,7 @@ class LinkMatrix:
 
     @property
     def lossy(self) -> bool:
-        """Tell whether any link loses messages."""
+        """Return whether any link loses messages."""
         return any(loss for row in self.loss for loss in row)
 
     def index(self, region: str, key: str) -> int:
@@ -60,7 +59,7 @@ class LinkMatrix:
         return self.regions.index(region)
 
     def check(self, nodes: int) -> None:
-        """Raise ValueError if the regions cannot hold so many workers."""
+        """Raise ValueError if the regions cannot have `nodes` workers."""
         if self.nodes is None and nodes % len(self.regions):
             raise ValueError(
                 f"links.nodes must be given where {len(self.regions)} regions cannot share the nodes equally "

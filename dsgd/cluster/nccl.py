@@ -15,7 +15,7 @@ MOST_NICS = 128
 
 @dataclass(frozen=True)
 class Nccl:
-    """Hosts of GPUs of one generation, each with so many network cards, and what NCCL's variables say there.
+    """Describe hosts of GPUs of one generation: their network cards, and the values of NCCL's variables.
 
     buffer_bytes: NCCL_BUFFSIZE. nvls_chunk_bytes: NCCL_NVLS_CHUNKSIZE and NCCL_NVLSTREE_MAX_CHUNKSIZE; None: 128 KiB,
     and 64 KiB from four hosts on. algorithms, protocols: NCCL_ALGO and NCCL_PROTO, from which it takes the fastest."""
@@ -56,12 +56,12 @@ class Nccl:
 
     @property
     def has_nvls_tree(self) -> bool:
-        """Tell whether switches that add can take part: they came with Hopper, and know one protocol."""
+        """Return whether switches that add can take part: they came with Hopper, and use one protocol."""
         return "nvls_tree" in self.algorithms and "simple" in self.protocols and self.gpu in ("hopper", "blackwell")
 
     @property
     def protocols_of_rings_and_trees(self) -> tuple[str, ...]:
-        """Return the protocols of rings and trees, none where there are neither."""
+        """Return the protocols of rings and trees, none without rings and trees."""
         return self.protocols if {"ring", "tree"} & set(self.algorithms) else ()
 
 

@@ -1,1 +1,1 @@
-"""Comparisons of algorithms, each with the rates that suit it: what to run next, and what was found."""
+"""Comparisons of algorithms, each with tuned rates: the next runs, and the results."""

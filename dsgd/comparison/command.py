@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_file(Path(typed.script), "--script")
         look = Look(typed.width, log=log_axes(typed.log), captions=not typed.no_caption)
         with (
-            sharing({}),  # the data of a user's function are loaded once, and what they take is said once
+            sharing({}),  # the data of a user's function are loaded, and their cost reported, once
             compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir) as result,
         ):
             from dsgd.comparison.comparison_result import report, winner  # draws: not before there is a result
@@ -102,11 +102,11 @@ def compare(
     at_once: int | None = None,
     part: str = "",
 ) -> Iterator[ComparisonResult]:
-    """Tune and measure the contenders of a command line, or what is missing of it. folder: of the comparison, locked
-    until the block ends. at_once: how many runs at a time on this machine; None: one a core. part: of a command that
-    makes several comparisons, for its progress.
+    """Tune and measure the contenders of a command line, as far as runs are missing. folder: folder of the comparison,
+    locked until the block ends. at_once: number of parallel runs on this machine; None: one a core. part: this
+    comparison among several of a command, for the progress bar.
 
-    Raises ValueError, of one line, before anything is written; Unfinished; KeyboardInterrupt."""
+    Raises ValueError, one line, before anything is written; Unfinished; KeyboardInterrupt."""
     check_quotes(overrides)
     settings, contender_overrides = [], []
     for text in open_mappings(overrides):
@@ -208,7 +208,7 @@ def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> N
 
 
 def _setting(overrides: Sequence[str], options: CompareOptions) -> dict[str, Any]:
-    """Return what makes a comparison another one."""
+    """Return the settings that identify a comparison."""
     kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
     return {"overrides": sorted(overrides), "compare": kept}
 
@@ -218,7 +218,7 @@ def _as_text(setting: Mapping[str, Any]) -> str:
 
 
 def _other(path: Path, setting: Mapping[str, Any]) -> str:
-    """Say what another comparison has that this one has not."""
+    """Return the difference of another comparison in the folder from this one."""
     try:
         before = json_object(read_bounded(path, SETTING_BYTES)) or {}
         differences = [text for text in before["overrides"] if text not in setting["overrides"]]
@@ -237,7 +237,7 @@ def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) 
 
 
 def _tuned(search: Search) -> str:
-    """Say what tuning has chosen for a contender, and what speaks against trusting it."""
+    """Return the line on a contender's tuned values, with doubts."""
     if not search.outcomes:
         return f"{search.entry.name}: nothing tuned"
     works = working_range(search.outcomes)

@@ -1,5 +1,5 @@
-"""Draw a comparison: who gets to the target when, with intervals and seeds, beside the curves that led there;
-and write all that it shows: verdict, table and figure."""
+"""Draw a comparison: the contenders' times to the target with intervals and seeds, and their curves; and write all
+files."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ ROOM = 0.12  # share of the axis beyond the largest number that is drawn on it
 
 
 def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw the scores, the first on top, and, where there are marks, the test accuracy against time; the loss where
-    that is the target. The curves of MANY contenders have a small panel each."""
+    """Draw the scores, the first on top, and, if runs have marks, the test accuracy against time, or the loss if it is
+    the target. The curves of MANY contenders have a small panel each."""
     field = _field(comparison)
     if field is None:
         figure, (scores,) = panels(1)
@@ -74,7 +74,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
 
 
 def comparison_parts(comparison: Comparison) -> list[Figure]:
-    """Return the two parts of the figure as figures of their own, without the title, which the page around them has."""
+    """Return the two parts of the figure as separate figures, without the title, which the page has."""
     scores, (axes,) = panels(1)
     _draw_scores(axes, comparison)
     parts = [annotate(scores, [], [*_notes(comparison), setting_text(comparison.runs)])]
@@ -91,13 +91,13 @@ def comparison_parts(comparison: Comparison) -> list[Figure]:
 
 
 def _field(comparison: Comparison) -> str | None:
-    """Return the field that the curves show; None without marks that have any."""
+    """Return the field of the curves; None if no mark has it."""
     fields = ["test_accuracy"] if _loss_aimed_at(comparison) is None else ["test_loss", "train_loss"]
     return next((field for field in fields if has_data(comparison.runs, "time_s", field)), None)
 
 
 def _loss_aimed_at(comparison: Comparison) -> float | None:
-    """Return the test loss that is the target; None where the target is an accuracy, or there is none."""
+    """Return the test loss of the target; None for an accuracy, and without a target."""
     aim = comparison.aim
     return aim.level if aim is not None and aim.field == "test_loss" else None
 
@@ -122,7 +122,7 @@ def _draw_small_curves(figure: SubFigure, comparison: Comparison, field: str) ->
     for axes in unused:
         axes.remove()
     for axes in small[-COLUMNS:]:
-        axes.tick_params(labelbottom=True)  # also where the place below is empty
+        axes.tick_params(labelbottom=True)  # also above an empty panel
     columns = max(8, int(0.9 * figure.bbox.width / figure.dpi / COLUMNS / letter_inches()))
     for axes, i in zip(small, curves, strict=True):
         draw_median_curves(axes, gathered, curves, axis, field, focus=i)
@@ -140,13 +140,13 @@ def _draw_small_curves(figure: SubFigure, comparison: Comparison, field: str) ->
 
 
 def _small_height(count: int) -> float:
-    """Return the inches that so many small panels need."""
+    """Return the height of `count` small panels, inches."""
     return letter_inches() * (LINES * -(-count // COLUMNS) + 8)
 
 
 def _beside_or_below(names: Sequence[str], below: float) -> tuple[SubFigure, SubFigure, Figure]:
-    """Make a figure of two parts, side by side, on a narrow page one below the other. names: of the rows in the first
-    part. below: inches of the second one's height."""
+    """Make a figure of two parts, side by side, on a narrow page one below the other. names: names of the rows in the
+    first part. below: height of the second part, inches."""
     width = matplotlib.rcParams["figure.figsize"][0]
     narrow = width < 60 * letter_inches()
     above = rows_height(names, width if narrow else width / 2) + 5 * letter_inches()  # a title, two lines of a label
@@ -162,7 +162,7 @@ def _small_note(comparison: Comparison) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """Return what dots, lines and arrows are, and what was tuned."""
+    """Return the explanation of dots, lines and arrows, and the tuned values."""
     note = interval_note([comparison.seeds])
     limited = any(_bound(comparison, standing) is not None for standing in comparison.standings)
     return [*[f"dots: seeds; lines and bands: {note}"] * bool(note), *[ARROWS] * limited, *tuning_notes(comparison)]
@@ -176,7 +176,7 @@ def contender_series(comparison: Comparison) -> list[Contender]:
 
 def contender_styles(comparison: Comparison) -> list[dict[str, Any]]:
     """Return a style for each contender, in their order: the colour is its algorithm's, the line style belongs to its
-    number of nodes, and where all have the same to its options."""
+    number of nodes, or if all have the same, to its options."""
     contenders = [standing.contender for standing in comparison.standings]
     algorithms, options = [contender.algorithm for contender in contenders], list(map(_options, contenders))
     lines = [contender.nodes for contender in contenders]
@@ -197,8 +197,8 @@ def _nodes(count: int) -> str:
 
 
 def _legend(comparison: Comparison, handles: dict[str, Artist]) -> dict[str, Artist]:
-    """Return the entries of the legend: of contenders that are so many options on so many nodes, one for each of either
-    instead of one for each contender."""
+    """Return the entries of the legend: if contenders are a grid of options and node counts, one for each option and
+    each node count instead of one for each contender."""
     contenders, styles = [standing.contender for standing in comparison.standings], contender_styles(comparison)
     if not all(contender.label.endswith(_nodes(contender.nodes)) for contender in contenders):
         return handles
@@ -212,7 +212,7 @@ def _legend(comparison: Comparison, handles: dict[str, Artist]) -> dict[str, Art
 
 
 def _draw_scores(axes: Axes, comparison: Comparison) -> None:
-    """Draw a row per contender: median, interval, seeds. Who missed the goal has an arrow at the limit."""
+    """Draw a row per contender: median, interval, seeds. A contender that missed the goal has an arrow at the limit."""
     scores = _reached(comparison)
     limits = [bound.limit for standing in comparison.standings if (bound := _bound(comparison, standing)) is not None]
     largest = max([*scores, *limits], default=1.0)
@@ -240,7 +240,7 @@ def _draw_scores(axes: Axes, comparison: Comparison) -> None:
 
 
 def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], limit: float) -> None:
-    """Draw seeds, interval and median. limit: where those are that did not get there."""
+    """Draw seeds, interval and median. limit: position of seeds that missed the target."""
     colour, score = style["color"], standing.score
     seeds = [value for value in standing.scores if math.isfinite(value)]
     if len(standing.scores) > 1:
@@ -254,8 +254,7 @@ def _draw_row(axes: Axes, row: int, standing: Standing, style: dict[str, Any], l
 
 
 def _bound(comparison: Comparison, standing: Standing) -> Bound | None:
-    """Return what the seeds that missed the target are known to exceed; None where none did, and where nothing is
-    known."""
+    """Return the lower bound of seeds that missed the target; None without such seeds, and if unknown."""
     missed = [run for run, score in zip(standing.runs, standing.scores, strict=True) if math.isinf(score)]
     ends = [end for run in missed if math.isfinite(end := comparison.end(run))]
     return Bound(min(ends), ">") if ends else None
@@ -269,7 +268,7 @@ def _missed(standing: Standing, bound: Bound | None, unit: str) -> str:
 
 
 def _reached(comparison: Comparison) -> list[float]:
-    """Return the scores of all seeds that got there."""
+    """Return the scores of all seeds that reached the target."""
     return [value for standing in comparison.standings for value in standing.scores if math.isfinite(value)]
 
 
@@ -279,8 +278,7 @@ def _logarithmic(comparison: Comparison) -> bool:
 
 
 def _scale_time(axes: Axes, comparison: Comparison) -> None:
-    """Make the axis of time logarithmic where that of the scores is, from a little before the first target that was
-    reached."""
+    """Make the time axis logarithmic if the axis of scores is, from a little before the first reached target."""
     if comparison.aim is None or comparison.prices is not None or not _logarithmic(comparison):
         return
     drawn = np.array([number(mark.get("time_s")) for run in comparison.runs for mark in run.metrics])
@@ -294,10 +292,9 @@ def write_comparison(
     contenders: Sequence[Contender], out: Path, prices: Prices | None = None, look: Look = WIDE, by_cost: bool = False
 ) -> str:
     """Write `contest.csv`, `.md`, `.tex` and `.setting.json`, the figure `contest` in each format, and `verdict.txt`
-    into an existing folder. prices: of a cluster. by_cost: the cost decides.
+    into an existing folder. prices: prices of a cluster. by_cost: compare costs.
 
-    Returns what verdict.txt says. Raises ValueError for contenders that cannot be compared, OSError for files that
-    cannot be written."""
+    Returns the text of verdict.txt. Raises ValueError for contenders that cannot be compared, and OSError."""
     result = rank_contenders(_with_safe_names(contenders), prices if by_cost else None)
     text = comparison_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
@@ -314,7 +311,7 @@ def page_figures(
 ) -> list[str]:
     """Return the parts of the figure as SVG documents for a page, of a size whose letters can be read on any screen.
 
-    prices: by which costs are compared; None: times."""
+    prices: prices of compared costs; None: compare times."""
     with drawing("screen", log):
         return [svg_text(figure) for figure in comparison_parts(rank_contenders(_with_safe_names(contenders), prices))]
 

@@ -44,7 +44,7 @@ def winner(result: ComparisonResult) -> Mapping[str, Any]:
 def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]:
     """Print the table and the verdict, and write both, and the figure, into the folder. html: the path of a page.
 
-    Returns the lines below the table, which no other table has to repeat."""
+    Returns the lines below the table, so that other tables do not repeat them."""
     prices, deciding = result.options.prices, result.options.deciding_prices
     verdict = write_comparison(result.contenders, result.folder, prices, look, by_cost=deciding is not None)
     standings = rank_contenders(result.contenders, deciding)
@@ -62,7 +62,7 @@ def _report(result: ComparisonResult, look: Look, html: str | None) -> list[str]
 
 
 def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
-    """Print who wins under other conditions, and write the map into the folder. known: lines that stand above."""
+    """Print the winners under other conditions, and write the map into the folder. known: lines printed before."""
     whatif = result.options.whatif or {}
     axes = result.options.varied or list(whatif)[:1]
     others = {key: value_text(values[0]) for key, values in whatif.items() if key not in axes}
@@ -85,7 +85,7 @@ def _report_map(result: ComparisonResult, look: Look, known: Collection[str]) ->
 
 
 def _report_front(result: ComparisonResult, look: Look) -> None:
-    """Print who is beaten by no other in both time and cost, and draw it."""
+    """Print the Pareto front of time and cost, and draw it."""
     prices = result.options.prices
     assert prices is not None  # CompareOptions has checked it
     try:
@@ -97,8 +97,8 @@ def _report_front(result: ComparisonResult, look: Look) -> None:
 
 
 def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]) -> None:
-    """Print speed-up and efficiency where contenders, or other conditions, differ in the number of nodes alone. known:
-    lines that stand above."""
+    """Print speed-up and efficiency if contenders, or other conditions, differ in the number of nodes alone. known:
+    lines printed before."""
     contenders = list(result.contenders)
     nodes = {contender.nodes for contender in contenders}
     for cell in result.cells:
@@ -118,7 +118,7 @@ def _report_scaling(result: ComparisonResult, look: Look, known: Collection[str]
 
 
 def _report_crossing(overtaking: Overtaking, folder: Path, look: Look, known: Collection[str]) -> None:
-    """Print where one contender overtakes the other, and write it into the folder. known: lines that stand above."""
+    """Print the value at which one contender overtakes the other, and write it. known: lines printed before."""
     table = write_overtaking(overtaking, folder / "crossing", look)
     print()
     table.print(table_console(), known)

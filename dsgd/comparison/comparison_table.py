@@ -1,4 +1,4 @@
-"""Make the table of a comparison: one row per contender, soonest first, with what tuning it took and what it costs."""
+"""Make the table of a comparison: one row per contender, soonest first, with its tuning and its cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dsgd.report.setting import value_text, whole_setting
 from dsgd.report.table import caption
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note, plain
 
-UNDECIDED = "undecided"  # most seeds: neither the contender nor the first got there
+UNDECIDED = "undecided"  # most seeds: neither the contender nor the first reached the target
 _OTHERS: dict[str, tuple[str, float]] = {
     "idle (%)": ("idle_fraction_mean", 100),
     "sent per node (MB)": ("bytes_sent_per_node", 1e-6),
@@ -30,9 +30,9 @@ _CSV_FIELDS = (
 
 
 def comparison_table(comparison: Comparison, prices: Prices | None = None) -> ReportTable:
-    """Return the table of a comparison, with the cost to the target where there are prices.
+    """Return the table of a comparison, with the cost to the target if prices are given.
 
-    prices: of a cluster; None: those of the comparison. In the CSV file each run has a line, with every key in which
+    prices: prices of a cluster; None: the comparison's. In the CSV file each run has a line, with every key in which
     configurations differ."""
     order, timed = comparison.standings, comparison.aim is not None
     prices = prices or comparison.prices
@@ -83,17 +83,17 @@ def _whole(comparison: Comparison) -> dict[str, Any]:
 
 
 def ratio_cell(ratio: Estimate) -> Cell:
-    """Return a ratio; UNDECIDED where it is not known."""
+    """Return a ratio; UNDECIDED if unknown."""
     return UNDECIDED if math.isnan(ratio.median) else ratio
 
 
 def ratio_text(comparison: Comparison) -> str:
-    """Say what the ratios of a comparison are."""
+    """Return the name of a comparison's ratios."""
     return PAIRED if comparison.prices is None else PAIRED.replace("both times", "both costs")
 
 
 def _caption(comparison: Comparison, prices: Prices | None, rows: Sequence[Sequence[Cell]]) -> str:
-    """Say what the summary table of the runs says, what ratios are of, and how costs are computed."""
+    """Return the caption: the caption of the runs' summary table, the meaning of ratios, and the prices."""
     first = comparison.standings[0]
     lines = [caption(comparison.runs), *tuning_notes(comparison)]
     if comparison.aim is None:
@@ -111,7 +111,7 @@ def _caption(comparison: Comparison, prices: Prices | None, rows: Sequence[Seque
 
 
 def tuning_notes(comparison: Comparison) -> list[str]:
-    """Say which keys were tuned for each contender, and in how many runs; nothing where none was."""
+    """Return notes on the tuned keys of each contender, with the number of runs; empty without tuning."""
     contenders = [standing.contender for standing in comparison.standings]
     keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
     runs = sorted({contender.spent for contender in contenders})
@@ -120,7 +120,7 @@ def tuning_notes(comparison: Comparison) -> list[str]:
 
 
 def _confidence(comparison: Comparison) -> str:
-    """Say how sure all intervals of ratios are together."""
+    """Return a note on the confidence of all intervals of ratios together."""
     pairs = pairs_of(len(comparison.standings))
     of_all = f"corrected for {pairs} pairs of contenders: " * (pairs > 1) + "confidence"
     if comparison.confidence >= CONFIDENCE:
@@ -129,7 +129,7 @@ def _confidence(comparison: Comparison) -> str:
 
 
 def _measured(order: Sequence[Standing], fields: dict[str, tuple[str, float]]) -> dict[str, list[Cell]]:
-    """Return columns of fields that some run has, by their headings. fields: with the factor to the heading's unit."""
+    """Return columns of fields that some run has, by headings. fields: {heading: (field, factor to its unit)}."""
     columns = {
         heading: [estimate_of(standing.runs, field, factor) for standing in order]
         for heading, (field, factor) in fields.items()
@@ -143,7 +143,7 @@ def _scores(comparison: Comparison, prices: Prices | None) -> list[Estimate]:
 
 
 def _tuned(contenders: Sequence[Contender]) -> tuple[str, list[str]]:
-    """Return heading and cells of what tuning chose and the range of the first key that works: `0.2 (0.1–0.4)`."""
+    """Return heading and cells of the tuned values, with the working range of the first key: `0.2 (0.1–0.4)`."""
     keys = list(dict.fromkeys(key for contender in contenders for key in contender.chosen))
     if not keys:
         return "", []

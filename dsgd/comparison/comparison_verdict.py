@@ -1,5 +1,5 @@
-"""Say in sentences what a comparison shows: who is first and by how much, who cannot be told apart, who never got
-there, and where one contender overtakes another."""
+"""State the verdict of a comparison in sentences: the first contender and its lead, contenders that are not
+distinguishable, contenders that missed the target, and the value at which one overtakes another."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dsgd.report.units import in_units, quantity, unit_of
 
 
 def comparison_verdict(comparison: Comparison) -> str:
-    """Return one or two sentences: who is first, and what is to be known of the others. Times are medians over seeds,
-    ratios are paired and have their interval in brackets."""
+    """Return one or two sentences: the first contender, and the others' results. Times are medians over seeds, ratios
+    are paired and have their interval in brackets."""
     sentences = [_first(comparison) + _caution(comparison), _others(comparison)]
     return " ".join(f"{sentence}." for sentence in sentences if sentence)
 
 
 def times(ratio: Estimate) -> str:
-    """Return `1.7 (1.5–2.0) times` for a ratio whose interval lies above 1; empty where it has no finite part."""
+    """Return `1.7 (1.5–2.0) times` for a ratio whose interval lies above 1; empty if it has no finite part."""
     if math.isinf(ratio.low):
         return ""
     if not math.isfinite(ratio.median):
@@ -47,13 +47,14 @@ def enumeration(names: Sequence[str]) -> str:
 
 
 def in_sentence(name: str) -> str:
-    """Return `gossip (tau=10, 16 nodes)` for `gossip, tau=10, 16 nodes`, whose commas would be those of a list."""
+    """Return `gossip (tau=10, 16 nodes)` for `gossip, tau=10, 16 nodes`, because its commas would look like a
+    list's."""
     head, _, options = name.partition(", ")
     return f"{head} ({options})" if options else head
 
 
 def _caution(comparison: Comparison) -> str:
-    """Say that there are too few seeds for so many contenders; empty where there are enough, and for one contender."""
+    """Return the warning of too few seeds for the contenders; empty if they suffice, and for one contender."""
     count = len(comparison.standings)
     if comparison.seeds == 1 and count > 1:
         return "; one seed decides nothing"
@@ -122,8 +123,7 @@ def _nobody(comparison: Comparison) -> str:
 
 
 def _others(comparison: Comparison) -> str:
-    """Return the second sentence: all that the first has not named. How far who is behind, ties among them, and who
-    missed the goal."""
+    """Return the second sentence, on the other contenders: their distances, ties, and missed goals."""
     others = comparison.standings[1:]
     if not others:
         return ""
@@ -146,8 +146,7 @@ def _others(comparison: Comparison) -> str:
 
 
 def _ties(comparison: Comparison, behind: Sequence[Standing]) -> list[list[str]]:
-    """Gather neighbours of the order, none of whom can be told apart from any other of its group; groups of one are
-    left out."""
+    """Gather neighbours in the order into groups without a distinguishable pair; groups of one are omitted."""
     groups: list[list[Standing]] = []
     for standing in behind:
         if groups and not any(distinguishable(comparison, standing, other) for other in groups[-1]):
@@ -158,7 +157,7 @@ def _ties(comparison: Comparison, behind: Sequence[Standing]) -> list[list[str]]
 
 
 def _missed(comparison: Comparison) -> list[str]:
-    """Return a clause for each way in which contenders did not get there: never, on some seeds, diverged, collapsed."""
+    """Return a clause for each way of missing the target: never, on some seeds, diverged, collapsed."""
     nobody = math.isinf(comparison.standings[0].score.median)
     all_named = comparison.standings[0].missed == comparison.seeds
     groups: dict[tuple[int, str], list[Standing]] = {}
@@ -174,7 +173,7 @@ def _missed(comparison: Comparison) -> list[str]:
 
 
 def _how(comparison: Comparison, group: Sequence[Standing]) -> str:
-    """Return what follows the names of those who missed the goal on equally many seeds."""
+    """Return the text after the names of contenders that missed the goal on the same number of seeds."""
     missed, several, timed = group[0].missed, len(group) > 1, comparison.aim is not None
     if missed == comparison.seeds:
         return _never(comparison, group, "it")
@@ -183,8 +182,8 @@ def _how(comparison: Comparison, group: Sequence[Standing]) -> str:
 
 
 def _never(comparison: Comparison, group: Sequence[Standing], goal: str) -> str:
-    """Return `does not reach it within 40 s`, of the shortest run; `never reaches it` where some run diverged or
-    collapsed, which more time would not help."""
+    """Return `does not reach it within 40 s`, of the shortest run; `never reaches it` if some run diverged or
+    collapsed, because more time would not help."""
     several = len(group) > 1
     if comparison.aim is None:
         return f"never end{'' if several else 's'} with a loss to compare"
@@ -204,8 +203,8 @@ def three_digits(value: float) -> str:
 
 
 def _decimals(values: Sequence[float]) -> list[str]:
-    """Write ascending ratios with the same decimals: two digits of the smallest, and so many that what is above 1
-    does not read 1."""
+    """Write ascending ratios with the same decimals: two digits of the smallest, and enough to distinguish ratios from
+    1."""
     if values[-1] >= 1e4:
         return [f"{value:.2g}" for value in values]
     wanted = range(0 if values[0] >= 10 else 1, 4)
@@ -215,11 +214,11 @@ def _decimals(values: Sequence[float]) -> list[str]:
 
 @dataclass(frozen=True)
 class Overtaking:
-    """Hold where one contender overtakes another along a key.
+    """Hold the crossing of two contenders along a key.
 
-    below, above: names of the contenders that lead at low and at high values. algos: their algorithms. bounds: of each
-    seed the two values between which its crossing lies, 0 and infinity where no value bounds it. runs: by the value of
-    the key, the pairs of runs of the two contenders, one for each seed that was run there."""
+    below, above: names of the contenders that lead at low and at high values. algos: their algorithms. bounds: the two
+    values that enclose the crossing of each seed; 0 and infinity mean no bound. runs: {value of the key: pairs of runs
+    of the two contenders, one for each seed run there}."""
 
     key: str
     below: str
@@ -240,14 +239,14 @@ class Overtaking:
         return [run for pairs in self.runs.values() for pair in pairs for run in pair]
 
     def ratio(self, value: float) -> Estimate:
-        """Return the ratio of the times of `above` to those of `below` at a value of the key, paired by seed."""
+        """Return the ratio of the times of `above` and `below` at a value of the key, paired by seed."""
         below, above = zip(*self.runs[value], strict=True)
         return time_ratio(above, below)
 
 
 def overtaking_sentence(overtaking: Overtaking) -> str:
     """Return `bandwidth: gossip reaches a test accuracy of 0.9 first below 310 Mbit/s [250 Mbit/s, 400 Mbit/s], sync
-    above it`, and how sure that is."""
+    above it`, with its confidence."""
     value, seeds = overtaking.value, len(overtaking.bounds)
     low = in_its_unit(overtaking.key, value.low) if value.low > 0 else "unknown"
     high = in_its_unit(overtaking.key, value.high) if math.isfinite(value.high) else "unknown"

@@ -1,14 +1,13 @@
-"""Compare tuned contenders by runs that are paired by their seed: a score for each, and its ratio to that of the first.
+"""Compare tuned contenders by runs that are paired by their seed: a score for each, and its ratio to the first's.
 
-The score is the time to the target; without a target the loss at the end. Less is better. A seed that did not get
-there, or that diverged or collapsed, counts as infinite: later than all others.
+The score is the time to the target; without a target the loss at the end. Less is better. A seed that missed the
+target, diverged or collapsed counts as infinite: later than all others.
 
-The order follows the same ratios as the verdict: the first is who is sooner than each of the others on most seeds, and
-the others are sorted by how many times as long they take. Intervals of ratios are corrected for all pairs of contenders
-(Bonferroni), since the first is chosen by the seeds that it is then compared on: so all differences that are named hold
-together with the stated confidence.
+The order follows the same ratios as the verdict: the first contender is sooner than each other on most seeds, and the
+others are sorted by their ratio to it. Intervals of ratios are corrected for all pairs of contenders (Bonferroni),
+because the first is chosen by the same seeds. So all named differences hold together with the stated confidence.
 
-With prices the score is the cost to the target: nodes for a time, and the bytes that they sent by then."""
+With prices the score is the cost to the target: the nodes' time, and the bytes that they sent by then."""
 
 from __future__ import annotations
 
@@ -35,9 +34,9 @@ LEAST_CONFIDENCE = 0.9  # of all differences together: with less, the seeds deci
 class Contender(Series):
     """An algorithm with its options on a number of nodes, tuned, and measured on several seeds.
 
-    label: as tables and figures call it, `gossip, 16 nodes`. runs: one for each seed, in the order of the seeds, which
-    are the same for all contenders. chosen: tuned key, its value. works: lowest and highest value of the first tuned
-    key with which it works. spent: runs of tuning."""
+    label: name in tables and figures, `gossip, 16 nodes`. runs: one for each seed, in the order of the seeds, which are
+    the same for all contenders. chosen: {tuned key: value}. works: lowest and highest working value of the first tuned
+    key. spent: number of tuning runs."""
 
     chosen: Mapping[str, Any]
     works: tuple[float, float] | None
@@ -46,7 +45,8 @@ class Contender(Series):
 
 @dataclass(frozen=True)
 class Prices:
-    """What a cluster costs, in any currency. node_hour: a node for an hour. egress_gb: a GB (1e9 bytes) sent."""
+    """The prices of a cluster, in any currency. node_hour: price of a node for an hour. egress_gb: price of a sent GB
+    (1e9 bytes)."""
 
     node_hour: float = 0.0
     egress_gb: float = 0.0
@@ -59,7 +59,7 @@ class Prices:
         return " + ".join(parts)
 
     def cost(self, run: Run, seconds: float) -> float:
-        """Return the cost of a run until a time of its clock; infinite for ever, NaN where the bytes are not known."""
+        """Return the cost of a run until a time of its clock; infinite for infinite time, NaN for unknown bytes."""
         if math.isinf(seconds):
             return math.inf
         traffic = bytes_sent_by(run, seconds) / GB * self.egress_gb if self.egress_gb else 0.0
@@ -79,10 +79,10 @@ def bytes_sent_by(run: Run, seconds: float) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """Hold what the seeds say of a contender. scores: of each seed, infinite where it did not get there.
+    """Hold the result of a contender. scores: [seeds], infinite if the target was missed.
 
-    score: their median and interval. ratio: of its scores to those of the first, seed by seed, with its interval
-    corrected for the number of contenders."""
+    score: their median and interval. ratio: ratio of its scores to the first contender's, seed by seed, with its
+    interval corrected for the number of contenders."""
 
     contender: Contender
     scores: list[float]
@@ -101,7 +101,7 @@ class Standing:
 
     @property
     def missed(self) -> int:
-        """Return on how many seeds it did not get there."""
+        """Return the number of seeds that missed the target."""
         return sum(map(math.isinf, self.scores))
 
     @property
@@ -112,10 +112,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison. aim: the target of all runs; None: their losses at the end are compared. standings: sorted by the
-    median score; the first is what the others are compared to.
+    """A comparison. aim: the target of all runs; None: their losses at the end are compared. standings: sorted; the
+    others are compared to the first.
 
-    prices: by which costs to the target are compared; None: times, or without a target losses."""
+    prices: prices of the compared costs to the target; None: compare times, or losses without a target."""
 
     aim: Aim | None
     standings: list[Standing]
@@ -123,16 +123,16 @@ class Comparison:
 
     @property
     def unit(self) -> str:
-        """Return what follows a score: ` s`, or nothing behind a cost or a loss."""
+        """Return the unit behind a score: ` s`, or "" for a cost or a loss."""
         return " s" if self.aim is not None and self.prices is None else ""
 
     def score(self, run: Run) -> float:
-        """Return the score of a run; infinite where it did not get there."""
+        """Return the score of a run; infinite if it missed the target."""
         seconds = score(run)
         return seconds if self.prices is None else self.prices.cost(run, seconds)
 
     def end(self, run: Run) -> float:
-        """Return what the score of a run that missed the target is known to exceed."""
+        """Return the lower bound of the score of a run that missed the target."""
         return end_s(run) if self.prices is None else self.prices.cost(run, end_s(run))
 
     def estimate(self, runs: Sequence[Run]) -> Estimate:
@@ -161,10 +161,10 @@ class Comparison:
 
 
 def rank_contenders(contenders: Sequence[Contender], prices: Prices | None = None) -> Comparison:
-    """Score and sort the contenders, by the median of their ratios to the first; who is not apart by that, by median
-    score, then who missed least, then the best at the end.
+    """Score and sort the contenders by the median of their ratios to the first. Ties are sorted by median score, then
+    by the number of missed seeds, then by the final accuracy.
 
-    prices: of a cluster; then the score is the cost to the target, if there is a target.
+    prices: prices of a cluster, which make the score the cost to the target, if there is a target.
 
     Raises ValueError, in one line, unless names differ, and all have the same seeds, target and clock."""
     _check(contenders)
@@ -178,7 +178,7 @@ def rank_contenders(contenders: Sequence[Contender], prices: Prices | None = Non
         return paired_ratio(*both, bonferroni_confidence(len(contenders)), ends[contender.label], ends[other.label])
 
     def sooner(contender: Contender) -> int:
-        """Return how many others are sooner than this one on most seeds."""
+        """Return the number of others that are sooner than this one on most seeds."""
         return sum(ratio(other, contender).median < 1 for other in contenders)
 
     first = min(contenders, key=lambda contender: (sooner(contender), *_order(contender, scores[contender.label])))
@@ -198,17 +198,17 @@ def rank_contenders(contenders: Sequence[Contender], prices: Prices | None = Non
 
 
 def pairs_of(contenders: int) -> int:
-    """Return the number of pairs of so many contenders, each of which can look different by chance; 1 for one."""
+    """Return the number of pairs of contenders, each of them a chance of error; 1 for one contender."""
     return max(1, math.comb(contenders, 2))
 
 
 def bonferroni_confidence(contenders: int) -> float:
-    """Return the confidence of each interval that gives all of them together CONFIDENCE, by Bonferroni."""
+    """Return the confidence of each interval for a total CONFIDENCE of all, by Bonferroni."""
     return 1 - (1 - CONFIDENCE) / pairs_of(contenders)
 
 
 def confidence_of(seeds: int, contenders: int) -> float:
-    """Return the confidence of all intervals together that so many seeds give at least."""
+    """Return the least confidence of all intervals together, from the numbers of seeds and contenders."""
     each = coverage(seeds, left_out(seeds, bonferroni_confidence(contenders)))
     return 1 - pairs_of(contenders) * (1 - each)
 
@@ -221,7 +221,7 @@ def aim_text(aim: Aim | None) -> str:
 def score(run: Run, rule: str | None = None) -> float:
     """Return the seconds to the target of a run, or without a target its loss if it completed; else infinity.
 
-    rule: by which a crossing counts; None: the run's own."""
+    rule: rule of the crossing; None: the run's own."""
     if run.target is not None:
         seconds = time_to_target_s(run, rule)
         return math.inf if seconds is None else seconds
@@ -242,13 +242,13 @@ def distinguishable(comparison: Comparison, standing: Standing, other: Standing)
 
 
 def _place(standing: Standing) -> tuple[float, float, int, float]:
-    """Return a sorting key of those behind the first: a ratio that is not known comes after all that are."""
+    """Return a sorting key of contenders behind the first: unknown ratios are last."""
     ratio = math.inf if math.isnan(standing.ratio.median) else standing.ratio.median
     return ratio, *_order(standing.contender, standing.scores)
 
 
 def _order(contender: Contender, scores: Sequence[float]) -> tuple[float, int, float]:
-    """Return a sorting key; what never gets there is sorted by how far it came."""
+    """Return a sorting key: median score, number of missed seeds, then the highest final accuracy."""
     accuracies = [accuracy for run in contender.runs if not math.isnan(accuracy := number(run.final("test_accuracy")))]
     return median(scores), sum(map(math.isinf, scores)), -median(accuracies) if accuracies else 0.0
 
@@ -279,7 +279,7 @@ def _check(contenders: Sequence[Contender]) -> None:
 
 
 def contender_scalings(contenders: Sequence[Contender]) -> list[Series]:
-    """Gather the contenders that differ in their number of nodes alone; those on one number of nodes are left out."""
+    """Gather the contenders that differ in their number of nodes alone; groups with one number of nodes are omitted."""
     gathered: dict[str, dict[int, Contender]] = {}
     for contender in sorted(contenders, key=lambda contender: contender.nodes):
         name = for_terminal(contender.label.removesuffix(f", {counted(contender.nodes, 'node')}"))

@@ -1,7 +1,7 @@
-"""Find where one of two contenders overtakes the other: a key's value is bisected on a logarithmic scale, seed by seed,
-by rounds of runs for all seeds together.
+"""Find the crossing of two contenders: a key's value is bisected on a logarithmic scale, seed by seed, by rounds of
+runs for all seeds together.
 
-What to try next is a function of the scores so far, so that a comparison that was killed goes on as if it had not been.
+The next value is a function of the scores so far, so a killed comparison continues as if it had not been killed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dsgd.runner.values import ConfigError
 
 @dataclass(frozen=True)
 class Enclosure:
-    """The two values between which the crossing of a seed lies. low: 0, high: infinite where no value bounds it. next:
-    the value to try; None when the search is over."""
+    """The two values between which the crossing of a seed lies. low: 0, high: infinite without a bound. next: the value
+    to try; None when the search is over."""
 
     low: float
     high: float
@@ -32,13 +32,14 @@ class Enclosure:
 
 
 def enclose(bracket: Bracket, ahead: Mapping[float, bool | None]) -> Enclosure:
-    """Return what a seed says of the crossing. ahead: by the value of the key, whether the contender that leads at low
-    values is ahead; None where neither is."""
+    """Return a seed's bounds of the crossing. ahead: {value of the key: whether the contender that leads at low values
+    is ahead}; None if neither is."""
     if missing := [value for value in (bracket.low, bracket.high) if value not in ahead]:
         return Enclosure(0.0, math.inf, missing[0])
     starts, goes_on = ahead[bracket.low], ahead[bracket.high]
     if starts is not True or goes_on is not False:
-        # a seed that the bracket does not hold: its crossing lies outside, on the side that the ends tell, if they do
+        # the bracket does not enclose this seed's crossing, which lies outside, on the side that the ends show, if they
+        # do
         above = bracket.high if starts and goes_on else bracket.low if starts else 0.0
         below = bracket.low if starts is False and goes_on is False else bracket.high if goes_on is False else math.inf
         return Enclosure(above, below)
@@ -70,7 +71,7 @@ def check_target(option: str, entries: Sequence[Entry]) -> None:
 
 
 def check_engine(bracket: Bracket, engine: str) -> None:
-    """Raise ConfigError if the key means nothing to the engine: before any run."""
+    """Raise ConfigError, before any run, if the key has no effect with the engine."""
     if engine == "dist" and bracket.key.startswith("cluster."):
         raise ConfigError(f"compare.crossing={bracket.key} needs engine=sim: real processes ignore it")
 
@@ -78,10 +79,10 @@ def check_engine(bracket: Bracket, engine: str) -> None:
 def find_crossing(
     bracket: Bracket, searches: Sequence[Search], before: Mapping[str, list[Run]], composer: Composer, runner: Runner
 ) -> Overtaking:
-    """Return where one of two contenders overtakes the other, with the values that tuning has chosen.
+    """Return the crossing of two contenders, with their tuned values.
 
-    before: the measured runs of both, by their names, a run for each seed. Raises ConfigError after the runs at the two
-    ends if the bracket does not hold the crossing of most seeds."""
+    before: {name: measured runs of the contender, one for each seed}. Raises ConfigError after the runs at the two ends
+    if the bracket does not enclose the crossing of most seeds."""
     seeds = range(len(before[searches[0].entry.name]))
     ends = (bracket.low, bracket.high)
     left = len(seeds) * len(searches) * bracket.halvings
@@ -128,7 +129,7 @@ def _measured(
 ) -> dict[tuple[float, int], tuple[Run, Run]]:
     """Return the runs of both contenders, made in one round, by the value of the key and the place of the seed.
 
-    wanted: values of the key, each with its seeds. later: how many runs will follow, about."""
+    wanted: {value of the key: seeds}. later: estimated number of following runs."""
     jobs: list[Job] = []
     timed = {search.entry.name: derives(search, before, [key]) for search in searches}
     for value, seeds in wanted.items():
@@ -154,14 +155,14 @@ def _measured(
 
 
 def _leads(pair: tuple[Run, Run], first: bool = True) -> bool | None:
-    """Return whether the first contender is ahead, or the second one; None where neither is."""
+    """Return whether the first contender is ahead of the second; None if neither is ahead."""
     ours, theirs = (score(run) for run in pair)
     return None if ours == theirs or math.isnan(ours + theirs) else (ours < theirs) == first
 
 
 def _leader_below(bracket: Bracket, searches: Sequence[Search], ends: Sequence[Sequence[tuple[Run, Run]]]) -> bool:
-    """Return whether the first contender is the one that leads at low values. ends: of the bracket, the runs of each
-    seed. Raises ConfigError if neither leads there and is overtaken at the other end on most seeds."""
+    """Return whether the first contender is the one that leads at low values. ends: runs of each seed at both ends of
+    the bracket. Raises ConfigError unless one leads at low values and is overtaken at the other end on most seeds."""
     leads = [[_leads(pair) for pair in end] for end in ends]
     seeds = len(leads[0])
     for first_below in (True, False):

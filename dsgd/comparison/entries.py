@@ -15,20 +15,19 @@ from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError, shown, value_at
 from dsgd.sweep.manifest import identity
 
-FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # of jobs whose folders are not asked for
-MARGIN = 0.02  # of the loss, or of the share of errors: so much harder is the target by which a budget is chosen
-TUNING_SEEDS = 100_000  # added to the seed: of the runs by which values are chosen
+FOLDERS = ("hydra.sweep.dir=.", "hydra.sweep.subdir=.")  # folders of jobs, unused
+MARGIN = 0.02  # share of the loss, or of the errors, by which the target is harder when a budget is tuned
+TUNING_SEEDS = 100_000  # added to the seed for tuning runs
 _NOTHING = object()
 RESERVED = ("seed", "resume", "hydra", "sweep", "data.validation", "data.evaluate")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender before anything is known of it.
+    """A contender before any of its runs.
 
-    name: unlike all others. overrides: what the command line says of it. axes: its keys that are tuned. seed: of the
-    first measured run. values: its configuration, with the tuned keys as they are by default. barrier: of the algorithm
-    (`dsgd.worker.Algorithm`)."""
+    name: unique name. overrides: its part of the command line. axes: its tuned keys. seed: seed of the first measured
+    run. values: its configuration, with tuned keys at their defaults. barrier: `Algorithm.barrier` (`dsgd.worker`)."""
 
     name: str
     overrides: tuple[str, ...]
@@ -77,9 +76,9 @@ class Composer:
     def tuning(self, entry: Entry, values: Sequence[Values], limit_s: float | None) -> dict[Values, list[Job]]:
         """Return the runs that try values of the tuned keys, one for each seed of tuning. Test data play no part.
 
-        Where a budget is tuned, their target is harder by MARGIN: one that is met by luck would be missed in measuring.
+        If a budget is tuned, their target is harder by MARGIN: a target met by luck would be missed in measuring.
 
-        limit_s: time after which they end, besides their budget; None: no such time."""
+        limit_s: time limit in addition to their budget; None: no limit."""
         seeds = [entry.seed + TUNING_SEEDS + i for i in range(self._options.tune_seeds)]
         budget = entry.values["budget"]["time_s"]
         limits = [] if limit_s is None or (budget is not None and budget <= limit_s) else [f"budget.time_s={limit_s!r}"]
@@ -88,7 +87,7 @@ class Composer:
 
     def measuring(self, entry: Entry, chosen: Values, *conditions: str) -> list[Job]:
         """Return the runs that measure a contender with the chosen values, one for each seed. They train on the same
-        samples as those of tuning. conditions: further overrides, of other circumstances."""
+        samples as tuning runs. conditions: further overrides, for other conditions."""
         seeds = [entry.seed + i for i in range(self._options.seeds)]
         held_out = [f"data.validation={self._options.validation}"] if entry.axes else []
         return self._runs(entry, chosen, seeds, [*held_out, *conditions])
@@ -98,9 +97,9 @@ class Composer:
         return [f"{key}={literal(value)}" for key, value in cell.items()]
 
     def check_conditions(self, entries: Sequence[Entry], keys: Sequence[str], option: str = "compare.whatif") -> None:
-        """Raise ConfigError for a key of other conditions that tells contenders apart, or that is not the user's.
+        """Raise ConfigError for a key of other conditions that distinguishes contenders, or that is reserved.
 
-        option: that names the keys."""
+        option: the option that names the keys."""
         for key in keys:
             if key.partition(".")[0] in RESERVED or key in RESERVED:
                 raise ConfigError(f"{option} must not name {key}, which all runs have in common")
@@ -114,7 +113,7 @@ class Composer:
         return self._tree.grid([*entry.overrides, *others, *chosen, f"seed={','.join(map(str, seeds))}"], FOLDERS)
 
     def _check_keys(self, overrides: Sequence[str]) -> set[str]:
-        """Return the keys that the command line sets. Raises ConfigError for those that are not the user's here."""
+        """Return the keys that the command line sets. Raises ConfigError for reserved keys."""
         keys = set()
         for override in self._tree.parse(overrides):
             key = override.key_or_group
@@ -146,7 +145,7 @@ class Composer:
                 raise ConfigError(f"{rule}; in place of both: compare.contenders='[{each}]'")
 
     def _parts(self, given: set[str]) -> list[list[str]]:
-        """Return the overrides of each of `compare.contenders`; nothing once if the command line has them all."""
+        """Return the overrides of each of `compare.contenders`; one empty list without that option."""
         if self._options.contenders is None:
             return [[]]
         parts = []
@@ -162,7 +161,7 @@ class Composer:
         return parts
 
     def _axes(self, given: set[str], jobs: Sequence[Job]) -> list[Axis]:
-        """Return the keys to tune: what the options say, or the learning rate unless it is given."""
+        """Return the keys to tune: from the options, or the learning rate unless it is given."""
         set_by = {**dict.fromkeys(given, "the command line")}
         for contender in self._options.contenders or []:
             set_by |= dict.fromkeys(map(str, contender), "compare.contenders")
@@ -204,7 +203,7 @@ def _has(values: Mapping[str, Any], key: str) -> bool:
 
 
 def _target(entry: Entry) -> list[str]:
-    """Return the target of tuning as overrides; none where no budget is tuned, or no target is given."""
+    """Return the target of tuning as overrides; empty unless a budget is tuned and a target is given."""
     if not any(axis.key.startswith("budget.") for axis in entry.axes):
         return []
     loss, accuracy = (entry.values["target"][name] for name in ("loss", "accuracy"))
@@ -213,9 +212,9 @@ def _target(entry: Entry) -> list[str]:
 
 
 def _names(jobs: Sequence[Job]) -> list[str]:
-    """Name contenders by the algorithm and by what else differs: `gossip tau=10, 16 nodes`.
+    """Name contenders by the algorithm and by their other differences: `gossip tau=10, 16 nodes`.
 
-    A value that follows another key, `${cluster.slow_nodes}`, is left out where the names differ without it."""
+    A value that follows another key, `${cluster.slow_nodes}`, is omitted if the names differ without it."""
     given = [job.typed for job in jobs]
     keys = dict.fromkeys(itertools.chain.from_iterable(given))
     differing = [key for key in keys if len({values.get(key) for values in given}) > 1 and key not in ("algo", "nodes")]

@@ -14,7 +14,7 @@ from dsgd.keys import check_options
 ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")
 MOST_VARIED = 2  # keys of a map
-RATES: Mapping[str, Any] = {"optimizer.lr": [0.05, 0.8]}  # what is tuned unless told otherwise
+RATES: Mapping[str, Any] = {"optimizer.lr": [0.05, 0.8]}  # the tuned keys by default
 CLOSE = 1.05  # a bisection ends between two values that differ by no more than this factor
 DIGITS = 4  # of the values that it tries, so that they can be typed
 
@@ -35,7 +35,7 @@ class Bracket:
             )
 
     def middle(self, low: float, high: float) -> float | None:
-        """Return the value between two others to try next, their geometric mean; None where they are close enough."""
+        """Return the value between two others to try next, their geometric mean; None if they are close enough."""
         if high <= low * CLOSE:
             return None
         if isinstance(self.low, int) and isinstance(self.high, int):
@@ -45,7 +45,7 @@ class Bracket:
 
     @property
     def halvings(self) -> int:
-        """Return about how many values a seed needs between the two ends."""
+        """Return an estimate of the number of values that a seed needs between the two ends."""
         return max(0, math.ceil(math.log2(math.log(self.high / self.low) / math.log(CLOSE))))
 
 
@@ -93,18 +93,18 @@ class CompareOptions:
 
     @property
     def search(self) -> Bracket | None:
-        """Return the key and the range in which a crossing is searched; None if none is asked for."""
+        """Return the key and the range of the search for a crossing, or None."""
         return None if self.crossing is None or self.bracket is None else Bracket(self.crossing, *self.bracket)
 
     @property
     def prices(self) -> Prices | None:
-        """Return what the cluster costs; None if no price is given."""
+        """Return the prices of the cluster; None if no price is given."""
         given = self.node_hour is not None or self.egress_gb is not None
         return Prices(self.node_hour or 0.0, self.egress_gb or 0.0) if given else None
 
     @property
     def deciding_prices(self) -> Prices | None:
-        """Return the prices by which costs decide; None where times do."""
+        """Return the prices of a verdict by cost; None for another verdict."""
         return self.prices if self.verdict == "cost" else None
 
     def _check_bracket(self) -> None:

@@ -1,4 +1,4 @@
-"""The runs of a comparison: those that are missing, on this machine or on SLURM, each in a folder with its hash."""
+"""The runs of a comparison: missing ones are made on this machine or on SLURM, each in a folder with its hash."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ EXIT_UNFINISHED = 1
 
 
 class Unfinished(Exception):
-    """Runs have not come to their end: one line that says which, and what to do."""
+    """Runs have not ended: one line that names them, and says what to do."""
 
 
 class Runner(Protocol):
-    """Runs jobs, those whose records are not there yet."""
+    """Runs the jobs without a complete record."""
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
-        """Return the record of every job. later: how many others will follow. about: that is an estimate.
+        """Return the record of every job. later: number of following runs. about: True if that is an estimate.
 
         Raises Unfinished, ConfigError and KeyboardInterrupt."""
         ...
@@ -59,8 +59,8 @@ class LocalRunner:
     _config_dir: str | None
     _interruption: Interruption
     _tally: Tally  # counts the runs of all calls
-    _at_once: int | None = None  # how many at a time; None: one a core
-    _printed: set[str] = field(default_factory=set)  # lines that all runs have in common come once
+    _at_once: int | None = None  # number of parallel runs; None: one a core
+    _printed: set[str] = field(default_factory=set)  # common lines of all runs, printed once
 
     def run(self, jobs: Sequence[Job], later: int = 0, about: bool = False) -> list[Run]:
         points = [point_of(job.values, job.overrides, self._config_dir) for job in jobs]
@@ -91,8 +91,8 @@ class LocalRunner:
             )
 
     def _timed(self, plan: Plan) -> Plan:
-        """Return the plan with the gradient time that all runs of the comparison have in common, where the cluster
-        leaves it open: measured once, and kept in the folder."""
+        """Return the plan with the common gradient time of all runs of the comparison, if the cluster does not set it:
+        measured once, and stored in the folder."""
         if not is_open(plan):
             return plan
         path = self._folder / TIMES
@@ -107,8 +107,8 @@ class LocalRunner:
 
 
 class SlurmRunner:
-    """Submits jobs by the means of dsgd-sweep, whose status, logs, cancel and retry serve the folder of the comparison,
-    too. overrides: the `slurm.KEY=VALUE` of the command line."""
+    """Submits jobs as dsgd-sweep does; its status, logs, cancel and retry also work on the folder of the comparison.
+    overrides: the `slurm.KEY=VALUE` of the command line."""
 
     def __init__(self, folder: Path, config_dir: str | None, overrides: Sequence[str]) -> None:
         self._folder = folder
@@ -147,8 +147,8 @@ class Usage(Exception):
 
 
 def command_status(program: str, work: Callable[[Interruption], None]) -> int:
-    """Do the work of a command; returns 0, 1 if runs failed or are still to come, 2 after one line on stderr, 130 after
-    a signal, for which the work looks where it can end."""
+    """Do the work of a command. Returns 0; 1 if runs failed or are missing; 2 after one line on stderr; 130 after a
+    signal, which the work checks where it can end."""
     try:
         with interruptible() as interruption:
             work(interruption)

@@ -1,8 +1,8 @@
 """The stages of a comparison: tune every contender, measure it, and measure it again under other conditions.
 
-Where every step waits for all workers, the same samples give the same parameters on any cluster. Then other conditions
-are run without gradients: the marks of the measured run stand at the times of the timing-only one. Lock-step alone is
-not enough: a mark may find fast workers some steps ahead of slow ones.
+If every step waits for all workers, the same samples give the same parameters on any cluster. Then other conditions are
+run without gradients: the marks of the measured run get the times of the timing-only run. Lock-step alone is not
+enough: at a mark, fast workers may be some steps ahead of slow ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WAITS = ("idle_fraction_mean", "idle_fraction_max")
 
 @dataclass
 class Search:
-    """The tuning of one contender. outcomes: what the values that were tried came to. runs: made for it."""
+    """The tuning of one contender. outcomes: outcome of each tried value. runs: its runs."""
 
     entry: Entry
     outcomes: dict[Values, Outcome] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Search:
 
     @property
     def chosen(self) -> Values:
-        """Return the values that were chosen; none where nothing is tuned."""
+        """Return the chosen values; empty without tuning."""
         return best(self.outcomes) if self.outcomes else ()
 
     def label(self, values: Values) -> str:
@@ -62,8 +62,8 @@ class Search:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """The contenders under other conditions. conditions: key, value. runs: of each contender, by its name. measured:
-    the contenders whose runs had gradients; those of the others are derived."""
+    """The contenders under other conditions. conditions: {key: value}. runs: {name of the contender: runs}. measured:
+    contenders whose runs had gradients; other runs are derived."""
 
     conditions: Mapping[str, Any]
     runs: Mapping[str, list[Run]]
@@ -73,8 +73,7 @@ class MeasuredCell:
 def tune(
     entries: Sequence[Entry], composer: Composer, runner: Runner, options: CompareOptions, later: int = 0
 ) -> list[Search]:
-    """Find the values of every contender's keys, in rounds of runs for all of them. later: how many runs will
-    follow."""
+    """Find the values of every contender's keys, in rounds of runs for all of them. later: number of following runs."""
     most, fine = options.tune_values, options.tune_fine
     searches = [Search(entry) for entry in entries]
     while True:
@@ -102,8 +101,8 @@ def tune(
 def measure(
     searches: Sequence[Search], composer: Composer, runner: Runner, *conditions: str, later: int = 0
 ) -> dict[str, list[Run]]:
-    """Return the measured runs of every contender, by its name, in the order of the seeds. later: how many runs will
-    follow."""
+    """Return the measured runs of every contender, by its name, in the order of the seeds. later: number of following
+    runs."""
     jobs = {
         search.entry.name: [
             replace(run, label=" ".join(["measuring", search.label(search.chosen), *conditions]))
@@ -116,24 +115,24 @@ def measure(
 
 
 def cells(whatif: Mapping[str, Sequence[Any]] | None) -> list[dict[str, Any]]:
-    """Return every combination of the values of other conditions; none without any."""
+    """Return every combination of the values of other conditions; empty without conditions."""
     if not whatif:
         return []
     return [dict(zip(whatif, values, strict=True)) for values in itertools.product(*whatif.values())]
 
 
 def can_derive(measured: Run, barrier: bool, keys: list[str]) -> bool:
-    """Return whether other conditions change nothing but the times of a simulated run.
+    """Return whether other conditions change only the times of a simulated run.
 
-    barrier: of the algorithm. keys: of the conditions. A run that its time has ended before it reached the target could
-    have reached it."""
+    barrier: `Algorithm.barrier`. keys: keys of the conditions. A run that ended by its time before the target cannot be
+    derived: it might reach the target."""
     timed_out = measured.setting("budget.time_s") is not None and time_to_target_s(measured) is None
     only_times = all(key.startswith("cluster.") or key == "cluster" for key in keys)
     return barrier and only_times and measured.clock == "virtual" and not timed_out
 
 
 def whatif_run(measured: Run, timing: Run) -> Run:
-    """Return the run that a timing-only one stands for: with the marks of the measured one, as far as it came."""
+    """Return the run derived from a timing-only run: with the marks of the measured run, up to its end."""
     samples, seconds = ([float(mark[name]) for mark in timing.metrics] for name in ("samples", "time_s"))
     marks: list[dict[str, Any]] = [
         {**mark, "time_s": float(np.interp(mark["samples"], samples, seconds))}
@@ -156,7 +155,7 @@ def whatif_run(measured: Run, timing: Run) -> Run:
 
 
 def derives(search: Search, before: Mapping[str, list[Run]], keys: list[str]) -> bool:
-    """Check that other values of these keys change nothing but the times of a contender's measured runs."""
+    """Check that other values of these keys change only the times of a contender's measured runs."""
     return all(can_derive(run, search.entry.barrier, keys) for run in before[search.entry.name])
 
 
@@ -168,9 +167,9 @@ def measure_cell(
     runner: Runner,
     later: int = 0,
 ) -> MeasuredCell:
-    """Measure under other conditions, with the values that were chosen; derive what they change in time only.
+    """Measure under other conditions, with the chosen values; derive runs whose times alone change.
 
-    before: the measured runs of every contender, by its name. later: how many runs will follow."""
+    before: the measured runs of every contender, by its name. later: number of following runs."""
     overrides = composer.conditions(conditions)
     anew = [search for search in searches if not derives(search, before, list(conditions))]
     unchanged = [search for search in searches if search not in anew]
@@ -185,7 +184,7 @@ def measure_cell(
 class ComparisonResult:
     """The contenders of a comparison with their measured runs.
 
-    cells: the same under other conditions. overtaking: where one contender overtakes the other; None: not asked."""
+    cells: results under other conditions. overtaking: crossing of two contenders; None: not requested."""
 
     folder: Path
     options: CompareOptions

@@ -1,8 +1,8 @@
-"""Show what a comparison trades: time for cost, with the front of those that no other beats in both, and where one
-contender overtakes another along a key.
+"""Show the trade-offs of a comparison: time against cost, with the Pareto front, and the crossing of two contenders
+along a key.
 
-The crossing of each seed lies between two values of the key. The interval is that of the median over seeds, its low end
-from the lower and its high end from the upper of the two values, so that it holds whatever lies between them."""
+The crossing of each seed lies between two values of the key. The interval of the median over seeds takes its low end
+from the lower and its high end from the upper values, so it holds for any crossings between them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from dsgd.report.units import EXACT_DIGITS, quantity
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A contender with its time and cost to the target. beaten: in the medians another one has no more of
-    either, and less of one."""
+    """A contender with its time and cost to the target. beaten: another contender has a smaller median of one, and no
+    larger one of the other."""
 
     contender: Contender
     time_s: Estimate
@@ -43,7 +43,7 @@ class FrontPoint:
 
 
 def front_points(contenders: Sequence[Contender], prices: Prices) -> list[FrontPoint]:
-    """Return the contenders that reach the target on most seeds, by their median time. Raises NoData if none does."""
+    """Return the contenders that reach the target on most seeds, by their median time. Raises NoData without any."""
     times, costs = (
         {standing.name: standing.score for standing in rank_contenders(contenders, by).standings}
         for by in (None, prices)

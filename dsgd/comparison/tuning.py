@@ -1,7 +1,7 @@
-"""Search the values of a contender's keys: a grid of factor 2, extended until what is best has neighbours on all sides,
-and on request the values half-way between it and them.
+"""Search the values of a contender's keys: a grid of factor 2, extended until the best value has neighbours on all
+sides, and on request the values half-way to them.
 
-A pure function of what was found so far, so that a comparison that was killed goes on as if it had not been.
+A pure function of the outcomes so far, so a killed comparison continues as if it had not been killed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dsgd.report.fields import time_to_target_s
 FACTOR = 2
 HALF_WAY = math.sqrt(FACTOR)
 LEAST_VALUES = 2  # of a grid: one value is no choice
-WORKS = 2.0  # a value works that reaches the target within so many times the shortest time
-LOSS_WORKS = 1.1  # or, without a target, comes to so many times the lowest loss
+WORKS = 2.0  # a value works if it reaches the target within this multiple of the shortest time
+LOSS_WORKS = 1.1  # or, without a target, ends within this multiple of the lowest loss
 
 Values = tuple[float, ...]  # one of each tuned key
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One key that is tuned, from `low` to `high` in factors of 2, and beyond where the best value lies at an edge.
+    """One tuned key, from `low` to `high` in factors of 2, and beyond if the best value lies at an edge.
 
-    Two integers make a grid of integers, which ends where halving leaves them."""
+    Two integers make a grid of integers, which ends at an odd value."""
 
     key: str
     low: float
@@ -48,22 +48,22 @@ class Axis:
 
     @property
     def between(self) -> bool:
-        """Return whether values half-way between those of the grid can be tried: not integers."""
+        """Return whether values half-way between grid values can be tried: not for integers."""
         return not isinstance(self.low, int)
 
     def is_on_grid(self, value: float) -> bool:
-        """Return whether a value is of the grid or of what extends it, none half-way."""
+        """Return whether a value is on the grid or its extension, not half-way."""
         steps = math.log2(value / self.low)
         return abs(steps - round(steps)) < 0.25
 
     def neighbours(self, value: float) -> list[float]:
-        """Return the values next to a value: half of it, where that is possible, and twice as much."""
+        """Return the neighbours of a value: half of it, if that is possible, and twice the value."""
         if self.between:
             return [value / FACTOR, value * FACTOR]
         return [*([value // FACTOR] if value % FACTOR == 0 else []), value * FACTOR]
 
     def half_way(self, value: float) -> list[float]:
-        """Return the values half-way to the neighbours of a value; none of integers."""
+        """Return the values half-way to the neighbours of a value; empty for integers."""
         return [value / HALF_WAY, value * HALF_WAY] if self.between else []
 
 
@@ -71,7 +71,7 @@ class Axis:
 class Outcome:
     """Score of one run of tuning, on the validation samples.
 
-    time_s: seconds to the target, infinite if the run did not reach it or has none. loss: at the end, infinite if the
+    time_s: seconds to the target, infinite if the run did not reach it or has none. loss: final loss, infinite if the
     run diverged or collapsed."""
 
     time_s: float
@@ -79,8 +79,9 @@ class Outcome:
 
 
 def median_outcome(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return what the seeds of the same values came to: the median time, infinite where a seed missed the target, and
-    the mean loss. Values that miss it on a few seeds would else be preferred, as the shortest budgets do."""
+    """Return the outcome of the same values over seeds: the median time, infinite if a seed missed the target, and the
+    mean loss. Otherwise values that miss the target on a few seeds would be preferred, for example the shortest
+    budgets."""
     times, losses = [outcome.time_s for outcome in outcomes], [outcome.loss for outcome in outcomes]
     return Outcome(median(times) if max(times) < math.inf else math.inf, sum(losses) / len(losses))
 
@@ -91,7 +92,7 @@ def best(outcomes: Mapping[Values, Outcome]) -> Values:
 
 
 def middle(axes: Sequence[Axis]) -> Values:
-    """Return the middle of the grid, with which a search begins."""
+    """Return the middle of the grid, the start of a search."""
     return tuple(axis.grid[len(axis.grid) // 2] for axis in axes)
 
 
@@ -100,8 +101,8 @@ def next_values(
 ) -> list[Values]:
     """Return the values to try next; none when the search is over.
 
-    First the middle, whose time is a limit for all others; then the rest of the grid; then what lies beside the best
-    values; with `fine` at last what lies half-way between these. most: values of a search, the grid included."""
+    First the middle, whose time is a limit for all others; then the other grid values; then the neighbours of the best
+    values; with `fine` at last the values half-way to these. most: maximum of values in a search, the grid included."""
     if not axes or len(outcomes) >= most:
         return [] if axes or outcomes else [()]
     if not outcomes:
@@ -117,8 +118,8 @@ def next_values(
 
 
 def expected_values(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome], most: int, fine: bool = False) -> int:
-    """Return how many values a search will try yet, as far as one can tell: the rest of the grid, one value of each key
-    beyond it, as the best value often lies at an edge, and those half-way."""
+    """Return an estimate of the number of values that a search will still try: the remaining grid, one value of each
+    key beyond it, because the best value often lies at an edge, and the half-way values."""
     if not axes:
         return 0
     grid = math.prod(len(axis.grid) for axis in axes)
@@ -131,7 +132,7 @@ def expected_values(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome], mo
 
 
 def on_grid(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> dict[Values, Outcome]:
-    """Return what values of the grid and of what extends it came to, without those half-way."""
+    """Return the outcomes of values of the grid and its extension, without half-way values."""
     return {
         values: outcome
         for values, outcome in outcomes.items()
@@ -149,7 +150,7 @@ def neighbours(axes: Sequence[Axis], values: Values, half_way: bool = False) -> 
 
 
 def open_edges(axes: Sequence[Axis], outcomes: Mapping[Values, Outcome]) -> list[str]:
-    """Return the keys at whose edge the best values lie, with nothing known beyond: the search ended too early."""
+    """Return the keys whose best values lie at an edge without tried values beyond: the search ended too early."""
     chosen = best(on_grid(axes, outcomes))
     return [
         axis.key
@@ -164,8 +165,8 @@ def limit_s(outcomes: Mapping[Values, Outcome]) -> float:
 
 
 def working_range(outcomes: Mapping[Values, Outcome]) -> tuple[float, float] | None:
-    """Return the lowest and the highest value of the first key with which the contender works, the other keys being
-    those of the best; None if it never does."""
+    """Return the lowest and the highest working value of the first key, with the best values of the other keys, or
+    None."""
     chosen = best(outcomes)
     least = outcomes[chosen]
     along = {values[0]: outcomes[values] for values in outcomes if values[1:] == chosen[1:]}
@@ -180,7 +181,7 @@ LOST = Outcome(math.inf, math.inf)
 
 
 def outcome(run: Run) -> Outcome:
-    """Return what a run of tuning came to; one that diverged or collapsed has lost."""
+    """Return the outcome of a tuning run; a run that diverged or collapsed has lost."""
     if run.outcome != "completed":
         return LOST
     time_s, loss = time_to_target_s(run), number(run.final("test_loss"))

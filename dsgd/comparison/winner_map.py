@@ -1,4 +1,4 @@
-"""Map who wins over one or two keys: a what-if map, with the winner's lead in each cell, and its table."""
+"""Map the winners over one or two keys: a what-if map, with the winner's lead in each cell, and its table."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from dsgd.report.table_layout import Cell, ReportTable, exact
 from dsgd.report.units import quantity
 
 NOBODY = "nobody"
-_EMPTY = "#cccccc"  # of a cell where nobody wins
+_EMPTY = "#cccccc"  # of a cell without a winner
 _LETTER = 0.54 / 72  # inches of a letter per point
 _SMALLEST = 4.5  # points of the letters in a cell
 
 
 @dataclass(frozen=True)
 class MapCell:
-    """Say who wins at one place of a map. values: of its one or two keys. winner, algo: name and algorithm of the
-    winner, empty for nobody. ratio: of the second's score to the winner's, infinite where nobody else got there.
+    """State the winner in one cell of a map. values: {key: value} of its one or two keys. winner, algo: name and
+    algorithm of the winner, empty without one. ratio: ratio of the second's score to the winner's, infinite if all
+    others missed the target.
 
-    measured: False where one of the two was derived from other runs. bound: of nobody, the time within which no
-    contender got there; None where that says nothing. by_cost: costs are compared."""
+    measured: False if one of the two was derived from other runs. bound: without a winner, the time within which no
+    contender reached the target; None if unknown. by_cost: costs are compared."""
 
     values: Mapping[str, Any]
     winner: str
@@ -57,8 +58,8 @@ class MapCell:
 
     @property
     def lead(self) -> str:
-        """Return `1.7×`, and `1.7× ○` if it is derived; `> 4×` where the second missed the target when its runs ended,
-        `alone` where nothing is known of it; `> 40 s` of nobody."""
+        """Return `1.7×`, and `1.7× ○` if it is derived; `> 4×` if the second missed the target before its runs ended,
+        `alone` if nothing is known of it; `> 40 s` without a winner."""
         ratio = self.ratio.median
         text = "" if math.isnan(ratio) else "alone" if math.isinf(ratio) else f"{ratio:.3g}×"
         if (bound := bound_of(self.ratio)) is not None:
@@ -69,9 +70,9 @@ class MapCell:
 
 
 def map_cell(values: Mapping[str, Any], comparison: Comparison, derived: Collection[str] = ()) -> MapCell:
-    """Return the cell of a comparison. The second is who cannot be told apart from the first, if there is such a one.
+    """Return the cell of a comparison. The second is a contender not distinguishable from the first, if any.
 
-    derived: names of those whose runs were derived from others."""
+    derived: names of contenders with derived runs."""
     first, *others = comparison.standings
     by_cost = comparison.prices is not None
     if math.isinf(first.score.median):
@@ -85,10 +86,10 @@ def map_cell(values: Mapping[str, Any], comparison: Comparison, derived: Collect
 
 
 def map_figure(cells: Sequence[MapCell], notes: Sequence[str] = ()) -> Figure:
-    """Draw the map: the colour is the winner's algorithm, the text the winner and its lead over the second; hatched
-    where they cannot be told apart, cross-hatched where nobody got there, with a ring where the cell is derived.
+    """Draw the map: the colour is the winner's algorithm, the text the winner and its lead over the second. Cells are
+    hatched if the two are not distinguishable, cross-hatched without a winner, and have a ring if derived.
 
-    Raises ValueError unless all cells have the same one or two keys, and a place of their own."""
+    Raises ValueError unless all cells have the same one or two keys, and different values."""
     x_key, y_key, places = _places(cells)
     columns = in_order(x for x, _ in places)
     rows = in_order(y for _, y in places)[::-1]  # the largest value on top, as on any axis
@@ -142,7 +143,7 @@ def write_map(
     """Write the map as `<stem>` in each format, and its table as `.csv`, `.md`, `.tex` and, with the setting of the
     runs, `.setting.json`; returns the table to print.
 
-    runs: of all cells. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
+    runs: runs of all cells. Raises ValueError as `map_figure` does, OSError for files that cannot be written."""
     notes = [*notes, *([setting_text(runs)] if runs else [])]
     table = replace(map_table(cells, "\n".join([*_notes(cells), *notes])), whole=whole_setting(runs))
     write_figure(lambda: map_figure(cells, notes), stem, look)
@@ -170,8 +171,8 @@ def _places(cells: Sequence[MapCell]) -> tuple[str, str, dict[tuple[str, str], M
 
 
 def _size(figure: Figure, columns: int, rows: int, beside: Sequence[str]) -> tuple[float, float]:
-    """Give the figure the size that its cells and the lines beside them need; returns about how wide a cell is, and the
-    points of letters."""
+    """Give the figure the size that its cells and the lines next to them need. Returns the approximate width of a cell,
+    and the size of letters in points."""
     points = float(matplotlib.rcParams["font.size"])
     most = float(matplotlib.rcParams["figure.figsize"][0])
     fixed = any(page.fixed and page.inches == most for page in WIDTHS.values())
@@ -183,7 +184,7 @@ def _size(figure: Figure, columns: int, rows: int, beside: Sequence[str]) -> tup
 
 
 def _draw_cell(axes: Axes, x: int, y: int, cell: MapCell, colour: str, inches: float, points: float) -> None:
-    """Draw a cell; its letters become smaller where the longest word has no room. inches: its width."""
+    """Draw a cell; its letters shrink if the longest word does not fit. inches: its width."""
     hatch = "////" if cell.tie else None if cell.winner else "xxxx"
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=1.5, hatch=hatch))
     name = cell.winner.replace(" node", "\N{NO-BREAK SPACE}node") or NOBODY
@@ -208,7 +209,7 @@ def _legend(cells: Sequence[MapCell], colours: Mapping[str, str]) -> dict[str, A
 
 
 def _notes(cells: Sequence[MapCell]) -> list[str]:
-    """Return one line on what the texts of cells mean."""
+    """Return one line on the meaning of the texts in cells."""
     compared, within = ("cost", "cost") if any(cell.by_cost for cell in cells) else ("time, or loss", "time")
     parts = [f"number: the second's {compared}, over the winner's, {PAIRED}"] * any(cell.winner for cell in cells)
     parts += [">: the second missed the target when its runs ended"] * any(bound_of(cell.ratio) for cell in cells)

@@ -1,9 +1,9 @@
 """The largest entries of every chunk of a vector in few bits, as SparseLoCo sends them.
 
-Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.15706. A vector [d] is cut into chunks of equal length. Of each the
-`kept` entries of largest magnitude are sent: their places, each in log2(chunk) bits rounded up, and their values in
-`bits`. The range from three standard deviations below the mean of all these values to three above is cut into 2^bits
-bins of equal width, one of them around the mean; the outermost are open. A value is sent as the number of its bin, and
+Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.15706. A vector [d] is cut into chunks of equal length. Of each
+chunk, the `kept` entries of largest magnitude are sent: their indices, each in log2(chunk) bits rounded up, and their
+values in `bits`. The range of three standard deviations around the mean of these values is cut into 2^bits bins of
+equal width, one of them around the mean. The outermost bins are open. A value is sent as the number of its bin, and
 read as the mean of the values in that bin. A table of the 2^bits means goes with every code.
 
 With chunks of 4096, 64 entries and 2 bits that is 14 bits for 64 entries: 1 / 146 of 4 d bytes.
@@ -28,7 +28,7 @@ RANGE = 6  # standard deviations that the bins cover
 
 @dataclass(frozen=True)
 class ChunkCode:
-    """Encode and decode vectors [d] by the `kept` largest entries of every chunk, in so many bits; 32: as they are."""
+    """Encode and decode vectors [d] by the `kept` largest entries of every chunk, in `bits` bits; 32: unrounded."""
 
     d: int
     chunk: int
@@ -50,7 +50,7 @@ class ChunkCode:
         return (self.chunk - 1).bit_length()
 
     def packed_size(self, item_bytes: int) -> int:
-        """Return the numbers that a code takes, each of so many bytes."""
+        """Return the length of a code, in numbers of `item_bytes` bytes."""
         values = self.count * item_bytes if self.bits == 32 else 2**self.bits * item_bytes
         bits = self.width + (0 if self.bits == 32 else self.bits)
         return ceil((values + ceil(self.count * bits / 8)) / item_bytes)
@@ -81,8 +81,7 @@ class ChunkCode:
         return places + first.repeat_interleave(self.kept)
 
     def _binned(self, values: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the bin of each value [count], and the mean of each bin. inside: is not what fills up the last
-        chunk."""
+        """Return the bin of each value [count], and the mean of each bin. inside: False for padding."""
         real, bins = values[inside], 2**self.bits
         centred = values - real.mean()
         width = centred[inside].norm() / sqrt(max(1, len(real) - 1)) * (RANGE / bins)
@@ -103,7 +102,7 @@ def number_of(bits: Tensor, width: int) -> Tensor:
 
 
 async def chunked_mean(worker: Worker, a: Tensor, chunk: int, kept: int, bits: int) -> tuple[Tensor, Tensor]:
-    """Return what the worker's own code says, and the mean of what all codes say, both [d]."""
+    """Return the worker's decoded code, and the mean of all decoded codes, both [d]."""
     d = sum(prod(shape) for shape in worker.layout)
     code = ChunkCode(d, min(chunk, d), min(kept, d), bits)
     size = code.packed_size(a.element_size()) / d

@@ -43,7 +43,7 @@ def pack(parts: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, kinds: Sequence[tuple[torch.dtype, int]]) -> list[Tensor]:
-    """Return the parts, of so many numbers each."""
+    """Split a packed vector into its parts. kinds: type and length of each part."""
     raw, begin, parts = packed.view(torch.uint8), 0, []
     for dtype, count in kinds:
         end = begin + count * dtype.itemsize
@@ -87,7 +87,7 @@ def encode_sign(a: Tensor) -> Tensor:
 
 def decode_sign(packed: Tensor, d: int) -> Tensor:
     scale, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d / 8))))
-    return unpack_bits(raw, d).to(packed.dtype).mul_(2).sub_(1).mul_(scale)  # torch.where takes ten times as long
+    return unpack_bits(raw, d).to(packed.dtype).mul_(2).sub_(1).mul_(scale)  # torch.where is ten times slower
 
 
 def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:
@@ -117,9 +117,9 @@ class Coder:
 
 
 def coder(code: str, d: int, k: int, levels: int, rng: np.random.Generator, seed: int = 0, step: int = 0) -> Coder:
-    """Return what encodes and decodes by any code but powersgd.
+    """Return the encoder and decoder of any code but powersgd.
 
-    rng: the worker's own, for qsgd. seed, step: of the places of randomk, the same in all workers."""
+    rng: the worker's random stream, for qsgd. seed, step: seed of randomk's indices, the same in all workers."""
     if code == "topk":
         return Coder(lambda a: encode_topk(a, k), lambda packed: decode_topk(packed, d, k))
     if code == "randomk":
@@ -138,14 +138,13 @@ def at_places(places: np.ndarray, values: Tensor, d: int) -> Tensor:
 
 
 def excess(code: str, d: int, levels: int) -> float:
-    """Return what a decoded vector [d] must be divided by, so that what it leaves out of a is in the mean square
-    smaller than a: more than 1 for qsgd, which is right in the mean instead. Koloskova et al. 2019, arXiv 1902.00340,
-    section 3.5."""
+    """Return the divisor of a decoded vector [d] that makes the mean square error smaller than the vector. It is above
+    1 for qsgd, which is unbiased. Source: Koloskova et al. 2019, arXiv 1902.00340, section 3.5."""
     return 1 + min(d / levels**2, sqrt(d) / levels) if code == "qsgd" else 1.0
 
 
 def packed_size(code: str, d: int, item_bytes: int, k: int, levels: int) -> int:
-    """Return the numbers that a code takes, each of so many bytes."""
+    """Return the length of a code, in numbers of `item_bytes` bytes."""
     raw = {
         "none": d * item_bytes,
         "topk": k * (item_bytes + 4),
@@ -159,8 +158,8 @@ def packed_size(code: str, d: int, item_bytes: int, k: int, levels: int) -> int:
 async def mean_in_few_bits(worker: Worker, v: Tensor, count: int, bits: int) -> Tensor:
     """Return the mean of v over all workers, the same bits in all of them.
 
-    Worker j adds up the j-th of p pieces of all, then gives everybody the mean of it: twice p - 1 codes of a piece for
-    each worker, as many as a ring sends. v: [count], or without numbers in a run for its times alone."""
+    Worker j sums the j-th of p pieces of all workers, then sends the piece's mean to all: 2 (p - 1) codes of a piece
+    for each worker, as in a ring. v: [count], or empty in a run without gradients."""
     p, rank = worker.nodes, worker.rank
     if p == 1:
         return v
@@ -185,13 +184,13 @@ async def mean_in_few_bits(worker: Worker, v: Tensor, count: int, bits: int) -> 
 
 
 def code_bytes(length: int, bits: int, item_bytes: int) -> int:
-    """Return the bytes of a code of so many numbers, filled up to whole numbers of so many bytes."""
+    """Return the bytes of a code of `length` numbers, rounded up to a multiple of `item_bytes`."""
     raw = 2 * length if bits == 16 else item_bytes + ceil(length * bits / 8)
     return ceil(raw / item_bytes) * item_bytes
 
 
 def encode(a: Tensor, bits: int) -> Tensor:
-    """Round a [n] to the nearest numbers that so many bits can say. Returns them packed into numbers of its type."""
+    """Round a [n] to the nearest numbers that `bits` bits can represent. Returns them packed into a's type."""
     if bits == 16:
         return pack((a.to(torch.bfloat16),), a)
     largest = a.abs().max()
@@ -217,8 +216,8 @@ def decode(packed: Tensor, length: int, bits: int) -> Tensor:
 
 
 async def low_rank_mean(worker: Worker, a: Tensor, r: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return what is sent of a worker's a [d], and the mean over all workers, [d]: for matrices both are P Q^T, for all
-    else a and its mean. The Q's are kept from step to step, at first drawn by `seed`."""
+    """Return the worker's decoded vector [d], and the mean over all workers [d]. For matrices both are P Q^T, for other
+    parameters a and its mean. The Q's are kept between steps; `seed` draws the first ones."""
     layers, whole = split(worker.layout, r)
     d = sum(prod(shape) for shape in worker.layout)
     p_size = sum(n for _, n, _ in layers) * r + sum(end - begin for begin, end in whole)
@@ -246,7 +245,7 @@ async def low_rank_mean(worker: Worker, a: Tensor, r: int, seed: int) -> tuple[T
 
 
 def split(layout: Sequence[tuple[int, ...]], rank: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Return the layers that P and Q make smaller: where each begins, n and m; and the ranges of all others."""
+    """Return (begin, n, m) of each layer that P and Q make smaller, and the ranges of all others."""
     layers, whole, begin = [], [], 0
     for shape in layout:
         n, m = shape[0] if shape else 1, prod(shape[1:])
@@ -259,6 +258,6 @@ def split(layout: Sequence[tuple[int, ...]], rank: int) -> tuple[list[tuple[int,
 
 
 def first_q(like: Tensor, count: int, seed: int) -> Tensor:
-    """Return the first Q's as a vector [d] of which the first `count` numbers are used."""
+    """Return the first Q's as a vector [d], in its first `count` numbers."""
     numbers = stream("first q", seed).standard_normal(count)
     return torch.cat((torch.from_numpy(numbers).to(like), like.new_zeros(len(like) - count)))

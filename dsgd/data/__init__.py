@@ -34,7 +34,7 @@ class Data(Protocol):
 
     @property
     def classes(self) -> int | None:
-        """Number of labels; None where accuracy means nothing."""
+        """Number of labels; None if accuracy has no meaning."""
         ...
 
     @property
@@ -44,13 +44,13 @@ class Data(Protocol):
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        """All training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read only. Not
-        asked for where there is a method `evaluation`, see `dsgd.data.protocols.StreamedEvaluation`."""
+        """Return all training inputs [n, *input_shape] and targets [n, ...], as in a batch but not augmented. Read
+        only. Not called for data with a method `evaluation`, see `dsgd.data.protocols.StreamedEvaluation`."""
         ...
 
     @property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and targets, likewise."""
+        """Return all test inputs and targets, likewise."""
         ...
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -63,16 +63,16 @@ class Data(Protocol):
 
 
 class DataConfig(Protocol):
-    """The options of a data set, and what is known of it before it is loaded."""
+    """The options of a data set, and its properties before it is loaded."""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input, without batch axis; a `TokenShape` where inputs are tokens."""
+        """Shape of one input, without batch axis; a `TokenShape` for tokens."""
         ...
 
     @property
     def classes(self) -> int | None:
-        """Number of labels; None where accuracy means nothing."""
+        """Number of labels; None if accuracy has no meaning."""
         ...
 
     def train_samples(self, nodes: int) -> int:
@@ -84,5 +84,6 @@ class DataConfig(Protocol):
         ...
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> Data:
-        """Load the data for one run. seed: of the run, >= 0; it orders the samples. Raises ValueError as `check`."""
+        """Load the data for one run. seed: seed of the run, >= 0; it orders the samples. Raises ValueError as
+        `check`."""
         ...

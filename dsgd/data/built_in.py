@@ -131,7 +131,8 @@ class Shapes(ImageSet):
         return cos * x + sin * y, cos * y - sin * x
 
     def _cover(self, distance: np.ndarray, radius: np.ndarray) -> np.ndarray:
-        """Return the share of each pixel inside a shape, [n, 1, resolution, resolution]. distance: to it, in radii."""
+        """Return the share of each pixel inside a shape, [n, 1, resolution, resolution]. distance: radii to the
+        border."""
         pixels = distance * (radius * self.resolution / 2).astype(np.float32)[:, None, None]
         return (0.5 - pixels).clip(0, 1)[:, None]
 

@@ -1,7 +1,8 @@
 """Read CIFAR-10 and CIFAR-100 from the files that torchvision leaves on disk (the authors' "python version").
 
 Source: Krizhevsky 2009, Learning multiple layers of features from tiny images. The files are pickles; they are read
-here, not by torchvision, because that would run whatever code a pickle names and insists on the original archives.
+here, not by torchvision, because torchvision would run any code that a pickle names, and insists on the original
+archives.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def read_batch(path: Path, label_key: str, classes: int) -> Arrays:
 
 
 def _check_memory(pickled: bytes) -> None:
-    """Raise ValueError or UnpicklingError for a pickle that takes memory for what it does not hold: bytes that are cut
-    off, or a long list of memos."""
+    """Raise ValueError or UnpicklingError for a pickle that allocates more memory than its content: truncated bytes, or
+    a long list of memos."""
     for opcode, value, _ in pickletools.genops(pickled):
         if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(value, int) and value > len(pickled):
             raise pickle.UnpicklingError(f"it asks for {opcode.name}, which is not allowed")
@@ -133,7 +134,7 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def _integer_dtype(name: bytes | str, *_flags: object) -> np.dtype:
-    """Stand in for numpy.dtype(name, align, copy): Python 2 wrote the flags as 0 and 1, which NumPy warns about."""
+    """Replace numpy.dtype(name, align, copy): Python 2 wrote the flags as 0 and 1, which NumPy warns about."""
     text = name.decode("latin1") if isinstance(name, bytes) else name
     if not re.fullmatch("[iu][1248]", text):
         raise pickle.UnpicklingError(f"it holds an array of {text}, not of integers")
@@ -147,7 +148,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 def _empty_array(*_: object) -> np.ndarray:
-    """Stand in for numpy's own, which would take memory for any shape: what follows sets shape and contents."""
+    """Replace numpy's function, which would allocate any shape: later operations set shape and contents."""
     return np.empty(0, np.int8)
 
 
@@ -156,6 +157,6 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,  # NumPy 2
     ("numpy", "ndarray"): "ndarray",  # an argument, not to be called
     ("numpy", "dtype"): _integer_dtype,
-    ("_codecs", "encode"): _latin1,  # how Python 3 writes bytes in protocol 2,
-    ("__builtin__", "bytes"): lambda: b"",  # and how it writes empty ones
+    ("_codecs", "encode"): _latin1,  # Python 3's form of bytes in protocol 2,
+    ("__builtin__", "bytes"): lambda: b"",  # and of empty ones
 }

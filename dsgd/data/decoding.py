@@ -1,7 +1,7 @@
-"""Read a user's data sets once, into one array each, where their samples do not change from one reading to the next.
+"""Read a user's data sets once, into one array each, if their samples do not change from one reading to the next.
 
-That is established, not assumed. No global random stream may move while samples are read, some samples are read twice
-before all are, and some once more afterwards, bit for bit. The tensors of a TensorDataset are taken as they are.
+That is checked, not assumed: reading must not change any global random stream, and some samples are read again, before
+and after the others, and compared bit for bit. The tensors of a TensorDataset are used unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsgd.host.resources import available_memory, total_memory
 from dsgd.streams import seeded_streams, stream, stream_states
 
 TRIED = 16  # samples of a set that are read twice before all are read
-COMPARED = 64  # samples of a set that are read once more when all have been read
+COMPARED = 64  # samples of a set that are read again at the end
 LONG_S = 10.0  # of reading a set: from here on a line says that it will take long
 KINDS = ("", " of the test set")  # of samples, for errors
 GIB = 2**30
@@ -35,7 +35,7 @@ CHECKED_AT_ONCE = 4096  # samples: bounds the memory
 
 
 class LabelledTensors(NamedTuple):
-    """Inputs [n, *input_shape], of whichever type, and labels [n] int64."""
+    """Inputs [n, *input_shape] of any type, and labels [n] int64."""
 
     inputs: Tensor
     labels: Tensor
@@ -46,7 +46,7 @@ class LabelledTensors(NamedTuple):
         return LabelledTensors(self.inputs[rows], self.labels[rows])
 
     def check_finite(self, name: str, dtype: torch.dtype, kind: str = "") -> None:
-        """Raise ValueError for an input that is not finite in this type. name: of the data, kind: of samples."""
+        """Raise ValueError for an input that is not finite in this type. name: the data's name. kind: its set."""
         if not self.inputs.is_floating_point():
             return
         for begin in range(0, len(self.inputs), CHECKED_AT_ONCE):
@@ -57,8 +57,8 @@ class LabelledTensors(NamedTuple):
 
 
 class DecodedSamples(Classification):
-    """Samples that were read once, each of the type that it has: inputs are converted when a batch is made, and not
-    normalised. Batches and evaluation have the same bits as those of `dsgd.data.items.Items`."""
+    """Samples that were read once, each in its own type: inputs are converted when a batch is made, and not normalised.
+    Batches and evaluation have the same bits as with `dsgd.data.items.Items`."""
 
     def evaluation(self, test: bool, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield inputs and labels of the test or training set in batches. limit: see `evaluation_order`."""
@@ -69,7 +69,7 @@ class DecodedSamples(Classification):
             yield self._normalised(inputs.index_select(0, rows)), labels[rows]
 
     def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
-        """Return input and label of one sample of the test or training set, as they are in a batch."""
+        """Return input and label of one sample of the test or training set, in the form of a batch."""
         inputs, labels = self._set(test)
         return self._normalised(inputs[index]), labels[index]
 
@@ -97,11 +97,12 @@ class NotFixed(Exception):
 def decoded(
     name: str, sets: Sequence[Samples], sizes: Sizes, first: Tensor, classes: int, established: bool
 ) -> tuple[list[LabelledTensors], int]:
-    """Read all samples of the training set, and of the test set where it is given. Returns them, and the bytes of
-    memory that they take newly.
+    """Read all samples of the training set, and of the test set if it is given. Returns the tensors, and the bytes of
+    newly allocated memory.
 
-    sizes: of both sets. first: an input that all must be like. established: whether it must be established that samples
-    do not change. Raises NotFixed if they do or are too many for this machine, DataLost for a sample that is none."""
+    sizes: sizes of both sets. first: input whose shape and kind all must have. established: whether to check that
+    samples do not change. Raises NotFixed if they change or are too many for this machine, DataLost for invalid
+    ones."""
     tensors = [_tensors(samples, first, classes) for samples in sets]
     for samples, size, kind in zip(sets, sizes, KINDS, strict=False):
         check_length(name, samples, size, kind)
@@ -123,8 +124,7 @@ def decoded(
 
 
 def _tensors(samples: Samples, first: Tensor, classes: int) -> LabelledTensors | None:
-    """Return the tensors of a TensorDataset of the user's that are an input and a label for each sample; None for
-    anything else, which is then read sample by sample and judged there."""
+    """Return the inputs and labels of a user's TensorDataset. None for other data, which are read sample by sample."""
     if type(samples) is not TensorDataset or len(samples.tensors) != 2:
         return None
     inputs, labels = samples.tensors

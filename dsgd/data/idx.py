@@ -31,8 +31,8 @@ PACKED_AT_ONCE = 2**20  # bytes that are unpacked at a time
 
 
 class Source(NamedTuple):
-    """Where the files of a collection are. folder: below data.root, and torchvision's class of this name. system: the
-    folder of Debian's package. first_labels: of the training set, by which files of another collection are told."""
+    """The location of a collection's files. folder: folder below data.root, named as torchvision's class. system:
+    folder of Debian's package. first_labels: first labels of the training set, which identify the collection."""
 
     folder: str
     system: str | None = None
@@ -111,7 +111,7 @@ class Idx(ImageSet):
         return images, labels - first
 
     def _path(self, name: str) -> Path:
-        """Return the path of a file, packed or not. Raises ValueError if there is none."""
+        """Return the path of a file, packed or not. Raises ValueError if it is missing."""
         source = COLLECTIONS[self.collection]
         wanted = Path(self.root).expanduser() / source.folder / "raw"
         for folder in (wanted, Path(source.system)) if source.system else (wanted,):
@@ -127,7 +127,7 @@ class Idx(ImageSet):
         )
 
     def _check_collection(self, labels: np.ndarray, path: Path) -> None:
-        """Raise ValueError if the training labels are those of another collection."""
+        """Raise ValueError if the training labels belong to another collection."""
         first = tuple(labels[:10].tolist())
         for name, source in COLLECTIONS.items():
             if name != self.collection and first == source.first_labels:
@@ -146,8 +146,8 @@ def _images(path: Path, _version: tuple[int, ...], swapped: bool, side: int) -> 
 
 
 def read_idx(path: Path, axes: int) -> np.ndarray:
-    """Read an array of bytes with so many axes from an IDX file. Raises ValueError, naming the file, if it is damaged
-    or something else; then no more memory has been taken than its header may ask for."""
+    """Read an array of bytes with `axes` axes from an IDX file. Raises ValueError, naming the file, if it is damaged or
+    another file, without allocating more memory than its header may request."""
     header = 4 * (1 + axes)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -168,7 +168,7 @@ def read_idx(path: Path, axes: int) -> np.ndarray:
 
 
 def _at_most(file: IO[bytes] | gzip.GzipFile, count: int) -> Iterator[bytes]:
-    """Yield the next bytes of a file, at most so many."""
+    """Yield the next bytes of a file, at most `count`."""
     while count and (part := file.read(min(count, PACKED_AT_ONCE))):
         count -= len(part)
         yield part

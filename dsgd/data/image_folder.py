@@ -22,7 +22,7 @@ TRAIN, TESTS = "train", ("val", "test")  # folders in data.root
 MOST_RESOLUTION = 1024
 MOST_PIXELS = 2**27  # to configure: Pillow itself refuses little more
 MOST_BYTES = 2**32  # of the pixels of one split, which are kept in memory
-ELONGATED = 16  # of an image so many times as long as wide only the middle is resized: all of it could take any memory
+ELONGATED = 16  # above this ratio of sides, only the middle of an image is resized: the whole could take any memory
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ImageFolder(ImageSet):
     """Images in root/train/CLASS/ and root/val/CLASS/ or root/test/CLASS/, or in root/CLASS/, as [3, height, width]."""
 
     root: str
-    resolution: int | None = None  # pixels of a side: resized and cropped to it; null: as they are, all of one size
+    resolution: int | None = None  # pixels of a side: resized and cropped to it; null: unchanged, all of one size
     test_share: float | None = None  # of root/CLASS/: share of each class that is the test set, the same in every run
     max_pixels: int = MAX_PIXELS  # height x width: a file whose header says more is refused
 

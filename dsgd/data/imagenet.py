@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from dsgd.data.images.loader import Images
 
 
-STAMP = "generated.json"  # what the folder was made with
-VERSION = 1  # of what is drawn
-# height and width in units of the longer side of most, and how often; ImageNet's mean is about 400 x 350
+STAMP = "generated.json"  # options with which the folder was made
+VERSION = 1  # version of the drawn images
+# height and width in units of the usual longer side, and their frequency; ImageNet's mean is about 400 x 350
 SIZES = {(0.75, 1.0): 0.45, (0.667, 1.0): 0.2, (1.0, 0.75): 0.15, (1.0, 1.0): 0.05, (0.45, 0.6): 0.1, (1.2, 1.6): 0.05}
 QUALITY = 93  # of the JPEG files
 GRAIN = 24  # levels of 255 up and down: sets the size of the files
@@ -159,12 +159,12 @@ MOST_IMAGES = 10**7  # generated: a thousand gigabytes
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFiles(Split):
-    """The options by which images are decoded from their files, whichever these are."""
+    """The options of decoding images from any files."""
 
     decoder: str = "auto"  # auto | nvimgcodec | simplejpeg | pillow
     max_pixels: int = MAX_PIXELS  # height x width: a file whose header says more is broken
     on_error: str = "skip"  # a broken file: skip replaces it by the next one, fail ends the run
-    workers: int | None = None  # decoding processes of each process that trains; None: its share of the cores
+    workers: int | None = None  # decoding processes of each training process; None: its share of the cores
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dsgd.data.items import Items
 
 DECODE = ("auto", "once", "each_read")
-ORDER_BYTES = 16  # of a sample, in the permutations by which samples are dealt and held out
+ORDER_BYTES = 16  # bytes of a sample in the permutations that assign and hold out samples
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ImportedData(Split):
     classes: int  # labels are 0 .. classes - 1
     arguments: dict[str, Any] = field(default_factory=dict)
     label: str | None = None  # its name in tables and figures
-    decode: str = "auto"  # auto | once | each_read: when samples are read; auto: once, where that changes nothing
+    decode: str = "auto"  # auto | once | each_read: when samples are read; auto: once, if that changes nothing
     augment: bool = field(default=False, kw_only=True)  # shift by up to 4 pixels and mirror at random, in training only
 
     def __post_init__(self) -> None:
@@ -82,12 +82,13 @@ class ImportedData(Split):
         return Items(name, train, test, self.classes, shape, partition, dtype, first, self._source, self.augment)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the configuration alone: whoever is given it loads the sets for itself."""
+        """Return only the configuration: the receiver loads the sets itself."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _labels(self) -> np.ndarray:
-        """Return the labels [n] of the samples to train on: `targets` of the training set, or as its samples were read;
-        zeros where data.split=iid asks for none, since reading all samples may take long. Raises ValueError."""
+        """Return the labels [n] of the samples to train on: `targets` of the training set, or the labels of its
+        samples; zeros for data.split=iid, which needs no labels, because reading all samples may take long. Raises
+        ValueError."""
         arrays = self._decoded
         kept, _ = self.indices(samples := self._source.sizes[0])
         if self.split == "iid":
@@ -112,7 +113,7 @@ class ImportedData(Split):
 
     @cached_property
     def _decoded(self) -> list[LabelledTensors] | None:
-        """All samples of the sets that are used; None where each is read whenever it is needed. Raises ValueError."""
+        """Return all samples of the used sets; None if each is read when it is needed. Raises ValueError."""
         if self.decode == "each_read":
             return None
         # options are chosen without a look at the test set
@@ -162,7 +163,7 @@ class ImportedData(Split):
         from dsgd.data.items import check_alike, read_sample
 
         name = f"data.target={self.target}"
-        with seeded_streams():  # whatever they draw
+        with seeded_streams():  # for random numbers that they draw
             first, _ = read_sample(name, sets[0], 0, self.classes)
             used = sets if self.evaluate == "test" else sets[:1]  # options are chosen without a look at the test set
             for samples, size, kind in zip(used, sizes, ("", " of the test set"), strict=False):

@@ -1,7 +1,7 @@
 """Serve samples from memory: the loaded forms of labelled images, of windows of text, and of the quadratics of
 `quadratic.py`.
 
-The augmentation of images is that of He et al. 2015 for CIFAR (arXiv 1512.03385).
+The augmentation of images follows He et al. 2015 for CIFAR (arXiv 1512.03385).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CrossEntropy:
         return F.cross_entropy(outputs, targets)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross entropy of each sample [b], of which `loss` is the mean."""
+        """Return the cross entropy of each sample [b]; `loss` is their mean."""
         return F.cross_entropy(outputs, targets, reduction="none")
 
 
@@ -41,7 +41,7 @@ class Classification(CrossEntropy):
 
     Inputs are normalised per channel, to mean 0 and standard deviation 1 on the training set.
     train, test: images [n, channels, height, width] uint8 and labels [n] int64. Images stay 8-bit until a batch is
-    made, a quarter of the memory. augment: every batch is moved by up to 4 pixels (black comes in) and mirrored at
+    made, a quarter of the memory. augment: every batch is moved by up to 4 pixels (with black borders) and mirrored at
     random, seeded by (seed, rank, step)."""
 
     train: tuple[np.ndarray, np.ndarray] | tuple[Tensor, Tensor]
@@ -61,7 +61,7 @@ class Classification(CrossEntropy):
         self._test_set: tuple[Tensor, Tensor] | None = None
 
     def move_to(self, device: torch.device) -> None:
-        """Move the images to a device, where batches are made then, if they take at most half of its free memory."""
+        """Move the images to a device, which then makes the batches, if they take at most half of its free memory."""
         images = self._train_images, self._test_images
         free = None if device.type == "cpu" else free_bytes(device)
         if free is not None and 2 * sum(pixels.nbytes for pixels in images) > free:
@@ -93,20 +93,20 @@ class Classification(CrossEntropy):
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        """All training inputs and labels, not augmented; made on first use, then kept."""
+        """Return all training inputs and labels, not augmented; made on first use, then kept."""
         if self._train_set is None:
             self._train_set = self._normalised(self._train_images), self._train_labels
         return self._train_set
 
     @property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and labels; made on first use, then kept."""
+        """Return all test inputs and labels; made on first use, then kept."""
         if self._test_set is None:
             self._test_set = self._normalised(self._test_images), self._test_labels
         return self._test_set
 
     def _statistics(self) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation by which images are normalised, each [channels, 1, 1]."""
+        """Return mean and standard deviation of the normalisation, each [channels, 1, 1]."""
         mean, deviation = (
             torch.from_numpy(moment).to(self.dtype) for moment in channel_statistics(np.asarray(self.train[0]))
         )
@@ -122,7 +122,7 @@ class Classification(CrossEntropy):
         return self._beside_images(down), self._beside_images(right), self._beside_images(mirror)
 
     def _beside_images(self, numbers: np.ndarray) -> Tensor:
-        """Return numbers on the device of the images, which a GPU fetches in its turn: nobody waits for it."""
+        """Return numbers on the device of the images. A GPU copies them asynchronously."""
         tensor, device = torch.from_numpy(numbers), self._train_images.device
         return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -150,7 +150,7 @@ def movements(seed: int, rank: int, step: int, samples: int) -> tuple[np.ndarray
 
 
 def move_and_mirror(images: Tensor, down: Tensor, right: Tensor, mirror: Tensor) -> Tensor:
-    """Shift each image by (down, right) pixels, zeros coming in, then flip it left to right where `mirror`.
+    """Shift each image by (down, right) pixels, with zeros at the border, then flip it left to right if `mirror`.
 
     The same as padding by 4, cropping at (4 - down, 4 - right) and flipping. images: [b, channels, height, width];
     down, right: [b] integers in [-4, 4]; mirror: [b] bool. Returns a new tensor."""
@@ -171,7 +171,7 @@ def windows(text: bytes, context: int) -> np.ndarray:
 class TextWindows:
     """Windows of bytes [n, context + 1] for training and test, split over the workers.
 
-    Inputs are the first `context` bytes of a window, targets those that follow each of them: int64 in [0, 256)."""
+    Inputs are the first `context` bytes of a window, targets the byte after each: int64 in [0, 256)."""
 
     train: np.ndarray
     test: np.ndarray
@@ -200,12 +200,12 @@ class TextWindows:
 
     @property
     def train_set(self) -> tuple[Tensor, Tensor]:
-        """All training inputs and targets [n, context]."""
+        """Return all training inputs and targets [n, context]."""
         return shifted(self.train)
 
     @property
     def test_set(self) -> tuple[Tensor, Tensor]:
-        """All test inputs and targets, likewise."""
+        """Return all test inputs and targets, likewise."""
         return shifted(self.test)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class TextWindows:
         return F.cross_entropy(outputs.transpose(1, 2).flatten(0, 1), targets.flatten())
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy per byte of each window [b], of which `loss` is the mean."""
+        """Return the mean cross entropy per byte of each window [b]; `loss` is their mean."""
         return F.cross_entropy(outputs, targets, reduction="none").mean(dim=1)
 
 
@@ -226,7 +226,7 @@ def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
 
 class QuadraticData:
     """A sample is a worker: inputs [b, dim] are zeros, ignored by the model; targets [b, 2, dim] are (c_i, noise), or
-    (c_i, noise, h_i), [b, 3, dim], where workers have curvatures of their own."""
+    (c_i, noise, h_i), [b, 3, dim], if workers have their own curvatures."""
 
     def __init__(
         self,
@@ -236,9 +236,9 @@ class QuadraticData:
         dtype: torch.dtype,
         curvatures: np.ndarray | None = None,
     ) -> None:
-        """curvature: [dim]. targets: common [dim], own [nodes, dim]. gradient_noise: [dim], of (rank, step).
+        """curvature: [dim]. targets: common [dim], own [nodes, dim]. gradient_noise: maps (rank, step) to [dim].
 
-        curvatures: of each worker, [nodes, dim]; None: all have `curvature`, their mean."""
+        curvatures: curvature of each worker, [nodes, dim]; None: all have `curvature`, their mean."""
         common, per_worker = targets
         self.samples = len(per_worker)
         self.classes: int | None = None
@@ -269,7 +269,7 @@ class QuadraticData:
         return self.losses(outputs, targets).mean()
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample [b], of which `loss` is the mean."""
+        """Return the loss of each sample [b]; `loss` is their mean."""
         minimum, noise, *curvatures = targets.unbind(dim=-2)
         curvature = curvatures[0] if curvatures else self._curvature.to(outputs.device)
         curved = 0.5 * curvature * (outputs - minimum) ** 2

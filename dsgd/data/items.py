@@ -24,7 +24,7 @@ EVALUATION_BATCH = 256  # samples: bounds the memory
 
 @dataclass(frozen=True)
 class ChosenSamples:
-    """Some samples of a map-style data set. indices: of them in it."""
+    """Some samples of a map-style data set. indices: their indices in it."""
 
     samples: Samples
     indices: np.ndarray
@@ -37,14 +37,14 @@ class ChosenSamples:
 
 
 def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str = "") -> tuple[Tensor, int]:
-    """Return input and label of one sample. name: of the data, kind: of samples, for errors. Raises DataLost."""
+    """Return input and label of one sample. name, kind: names of data and set, for errors. Raises DataLost."""
     try:
         raw, label = samples[index]
         value = torch.as_tensor(raw).detach()
         given = torch.as_tensor(label)
     except DataLost:
         raise
-    except RAISED as error:  # of somebody else's code: whatever it may raise
+    except RAISED as error:  # a user's code may raise anything
         rule = f"{name}: sample {index}{kind} must be a tensor or array, and a label"
         raise DataLost(f"{rule}; {first_line(error)}") from error
     if value.is_complex():
@@ -62,8 +62,8 @@ def read_sample(name: str, samples: Samples, index: int, classes: int, kind: str
 
 
 def check_alike(name: str, value: Tensor, first: Tensor, sample: str) -> None:
-    """Raise DataLost unless an input has the shape of the first one, and is of whole numbers where that is: pixels from
-    0 to 255 are not those from 0 to 1. sample: its number, for errors."""
+    """Raise DataLost unless an input has the shape of the first one, and integers if the first has: pixels from 0 to
+    255 differ from pixels from 0 to 1. sample: its number, for errors."""
     if value.shape != first.shape:
         expected, shape = (" x ".join(map(str, tensor.shape)) or "one number" for tensor in (first, value))
         raise DataLost(f"{name}: sample {sample} must be {expected} as the first one, got {shape}")
@@ -80,11 +80,11 @@ def type_name(dtype: torch.dtype) -> str:
 
 @dataclass(eq=False, repr=False)
 class Items(CrossEntropy):
-    """Samples of two map-style data sets, split over the workers. name: of the data, for errors. first: an input that
-    all must be like; None: the first one that is read. source: where the sets are from, if a function of the user's.
-    augment: as `Classification`, after reading.
+    """Samples of two map-style data sets, split over the workers. name: name of the data, for errors. first: input
+    whose shape and kind all must have; None: the first one read. source: the user's function that made the sets, if
+    any. augment: augmentation after reading, as in `Classification`.
 
-    The global random streams, from which they draw augmentation, are seeded by (seed, rank, step)."""
+    The global random streams, which augmentation draws from, are seeded by (seed, rank, step)."""
 
     name: str
     train: Samples
@@ -102,7 +102,7 @@ class Items(CrossEntropy):
         self.samples = len(self.train)
 
     def read_ahead(self, processes: int) -> None:
-        """Have processes read what is asked for from now on, as far as that gives the same bits."""
+        """Have processes read later batches ahead, as far as that gives the same bits."""
         batch_size = self.partition.batch_size
         most = max(batch_size, EVALUATION_BATCH)
         self._ahead = BatchesAhead(self.name, processes, self.read, batch_size, most, self.input_shape, self.dtype)
@@ -150,7 +150,7 @@ class Items(CrossEntropy):
         return len(self.test if test else self.train)
 
     def _ahead_here(self) -> BatchesAhead | None:
-        """Return who reads ahead, if that was begun in this process, and not in the one it was forked from."""
+        """Return the object that reads ahead, if it was started in this process, not in its parent."""
         return self._ahead if self._ahead is not None and self._ahead.owner == os.getpid() else None
 
     def _read(self, samples: Samples, indices: Sequence[int]) -> tuple[Tensor, Tensor]:

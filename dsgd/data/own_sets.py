@@ -1,8 +1,8 @@
-"""The data sets that a function of the user's gives, in every process that reads them.
+"""The data sets of a user's function, in every process that reads them.
 
-A process that is forked after they were loaded shares them. Where they hold open files, connections or threads, that
-would give wrong samples without a word: two processes would move one position in a file. So every process opens the
-files once more, and where there is something else, it loads the sets once more.
+A process that is forked after they were loaded shares them. If they hold open files, connections or threads, sharing
+would silently give wrong samples: two processes would move one position in a file. So every process opens the files
+again. If the sets hold connections or threads, it loads the sets again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Sizes = tuple[int, int]  # which the sets have had since they were loaded: user 
 class OwnSets:
     """Training and test set of `data.target`, called with arguments.
 
-    sizes: of both."""
+    sizes: sizes of both."""
 
     def __init__(self, target: str, arguments: Mapping[str, Any], read: Callable[[Sets, Sizes], None]) -> None:
-        """read: reads the first and last samples of both, and raises DataLost for what is none. Raises ValueError for
-        what are no two data sets."""
+        """read: reads the first and last samples of both, and raises DataLost for an invalid one. Raises ValueError
+        unless the function gives two data sets."""
         self.name = f"data.target={target}"
         self._target, self._arguments, self._read = target, arguments, read
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class OwnSets:
 
     @property
     def sets(self) -> Sets:
-        """The two sets of this process. Raises DataLost if they are needed once more and do not come."""
+        """Return the two sets of this process. Raises DataLost if they must be loaded again and cannot be."""
         if self._others and self._pid != os.getpid():
             with self._lock:
                 if self._pid != os.getpid():
@@ -69,18 +69,18 @@ class OwnSets:
         return self._sets
 
     def made(self, key: object) -> Any:
-        """Return what `once` has kept for a key; None before."""
+        """Return the stored result of `once` for a key, or None."""
         return self._made.get(key)
 
     def once(self, key: object, make: Callable[[], T]) -> T:
-        """Return what `make` gives, called once for each key: what all runs on these sets have in common."""
+        """Return the result of `make`, called once for each key: results that all runs on these sets share."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
     @property
     def why(self) -> str | None:
-        """A line on what a forked process does about what the sets hold; None where they hold nothing."""
+        """Return a line on how a forked process treats files and connections of the sets; None if they hold none."""
         if self._others:
             return f"{self.name} is loaded in every process by itself, as it holds {_listed(self._others)}"
         if self._files:
@@ -88,7 +88,7 @@ class OwnSets:
         return None
 
     def _hold(self, before: Holdings) -> None:
-        """Take note of what has been opened since then."""
+        """Note the files and connections opened since `before`."""
         held = Holdings.now().since(before)
         open_in_forks(held.files)
         self._files = list(dict.fromkeys([*self._files, *held.files.values()]))
@@ -107,18 +107,18 @@ class OwnSets:
             raise DataLost(f"{rule}, got {sizes[0]} and {sizes[1]}")
         self._read(sets, sizes)
         self._check(self._others, before)
-        self._inherited = self._sets  # kept: to close a connection here would end that of the other process
+        self._inherited = self._sets  # kept: closing a connection here would end the other process's connection
         self._sets, self._pid = sets, os.getpid()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Take note of what reading samples inside of the block leaves open."""
+        """Note the files and connections that reading samples inside of the block leaves open."""
         before = Holdings.now()
         yield
         self._hold(before)
 
     def _check(self, held: Sequence[str], before: Holdings) -> None:
-        """Raise DataLost unless this process has opened for itself what the one before it held."""
+        """Raise DataLost unless this process has opened its own counterparts of its parent's connections."""
         if missing := surplus(held, Holdings.now().since(before).others):
             rule = f"{self.name} must open what it reads from whenever it is called, as processes cannot share it"
             raise DataLost(f"{rule}, got {_listed(missing)}, opened once")
@@ -140,7 +140,7 @@ class OwnSets:
         train, test = given
         try:
             sizes = len(train), len(test)
-        except Exception as error:  # of somebody else's code: whatever it may raise
+        except Exception as error:  # a user's code may raise anything
             raise ValueError(f"{self.name} must give two data sets with a length: {first_line(error)}") from error
         if not all(sizes):
             raise ValueError(f"{self.name} must give samples, got sets of {sizes[0]} and {sizes[1]}")
@@ -151,7 +151,7 @@ def check_length(name: str, samples: Samples, size: int, kind: str) -> None:
     """Raise DataLost unless a set has the length that it had when it was loaded."""
     try:
         now: Any = len(samples)
-    except Exception as error:  # of somebody else's code: whatever it may raise
+    except Exception as error:  # a user's code may raise anything
         now = first_line(error)
     if now != size:
         raise DataLost(f"{name} must keep its length, {size} samples{kind}, got {now}")
@@ -176,8 +176,8 @@ _shared: dict[str, OwnSets] | None = None  # that the configurations of this pro
 
 @contextmanager
 def sharing(known: dict[str, OwnSets]) -> Iterator[None]:
-    """Load the sets of a target once for all configurations that are made inside of the block. known: those that are
-    loaded already; what is loaded is added."""
+    """Load the sets of a target once for all configurations made inside of the block. known: loaded sets, extended
+    here."""
     global _shared
     before, _shared = _shared, known
     try:
@@ -187,8 +187,8 @@ def sharing(known: dict[str, OwnSets]) -> Iterator[None]:
 
 
 def own_sets(target: str, arguments: Mapping[str, Any], classes: int, read: Callable[[Sets, Sizes], None]) -> OwnSets:
-    """Return the sets of a target, loaded now unless they are shared. classes: for which `read` checks them. As
-    `OwnSets`."""
+    """Return the sets of a target, loaded now unless they are shared. classes: number of classes that `read` checks.
+    Otherwise as `OwnSets`."""
     if _shared is None:
         return OwnSets(target, arguments, read)
     key = json.dumps([target, arguments, classes], sort_keys=True, default=repr)

@@ -30,8 +30,8 @@ def check_share(samples: int, nodes: int, batch_size: int) -> None:
 class Partition:
     """Mini-batches as a pure function of (rank, step), so that a resumed run needs only the step number.
 
-    Every epoch has a permutation of its own, split into one share of floor(samples / nodes) per worker; samples
-    that do not fill a share or a batch are left out of that epoch. Within an epoch no sample is seen twice."""
+    Every epoch has its own permutation, split into one share of floor(samples / nodes) per worker. Samples that do not
+    fill a share or a batch are omitted from that epoch. Within an epoch no sample is seen twice."""
 
     samples: int
     nodes: int
@@ -78,10 +78,10 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class OwnShares(Partition):
-    """The same of workers that keep to samples of their own: in every epoch each has a permutation of its share.
+    """Mini-batches of workers with fixed shares: in every epoch each has a permutation of its share.
 
-    shares: of each worker, of floor(samples / nodes) samples or one more. Those that do not fill a batch are left out
-    of that epoch."""
+    shares: samples of each worker, floor(samples / nodes) or one more. Samples that do not fill a batch are omitted
+    from that epoch."""
 
     shares: Sequence[np.ndarray]
     _orders: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict, init=False, repr=False)
@@ -101,8 +101,7 @@ class OwnShares(Partition):
 
 
 def evaluation_order(samples: int, test: bool, limit: int | None) -> np.ndarray:
-    """Return the samples of an evaluation: `limit` of them (None: all), the same ones in every run, from all over the
-    set."""
+    """Return the samples of an evaluation: `limit` of them (None: all), the same in every run, spread over the set."""
     return stream("evaluation order", int(test)).permutation(samples)[:limit]
 
 

@@ -1,8 +1,8 @@
-"""Optional abilities of data sets, and functions that fall back on `Data` where a data set lacks them.
+"""Optional abilities of data sets, and functions that fall back on `Data` if a data set lacks them.
 
-A digest says in a few letters which data these are, so that processes, and a run and its resumption, can tell theirs
-apart. It has parts, each with a hash for one or several numbers of samples: data that are read one by one are read for
-a limited time only, so two digests are compared where both have come. Samples are taken in one order everywhere.
+A digest identifies data in a few letters, so that processes, and a run and its resumption, can compare theirs. It has
+parts, each with a hash for one or several numbers of samples: samples read one by one are read for a limited time only,
+so two digests are compared at the numbers that both have. Samples are taken in one order everywhere.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EVALUATION_BATCH = 1024  # samples per forward pass: bounds the memory of activa
 EVALUATION_BATCH_GPU = 8192  # of data on a GPU, which a small network's pass over fewer leaves waiting for the host
 Digest = dict[str, dict[str, str]]  # by part, by number of samples
 LIMIT_S = 0.5  # for reading the samples of one set
-LEAST = 8  # samples, however long they take
-AT_ONCE = 256  # inputs of a set in memory; of its labels all
+LEAST = 8  # minimum of samples, for any reading time
+AT_ONCE = 256  # inputs of a set in memory at a time; its labels are hashed together
 
 
 @runtime_checkable
@@ -61,14 +61,14 @@ class SampleLosses(Protocol):
 
 @runtime_checkable
 class NamedSamples(Protocol):
-    """Data on disk, whose samples have names, by which they are known without being read."""
+    """Data on disk with named samples: the names identify samples without reading them."""
 
     def labels(self, test: bool) -> np.ndarray:
         """Return the labels [n] of the test or training set."""
         ...
 
     def name(self, test: bool, sample: int) -> str:
-        """Return where a sample is, apart from the folder of the data: its file, offset and size."""
+        """Return the location of a sample in the data's folder: its file, offset and size."""
         ...
 
 
@@ -77,7 +77,7 @@ class SingleSamples(Protocol):
     """Data of the user's, whose samples can be had one by one."""
 
     def sample(self, test: bool, index: int) -> tuple[Tensor, Tensor]:
-        """Return input and label of one sample of the test or training set, as they are in a batch."""
+        """Return input and label of one sample of the test or training set, in the form of a batch."""
         ...
 
     def count(self, test: bool) -> int:
@@ -87,7 +87,7 @@ class SingleSamples(Protocol):
 
 @runtime_checkable
 class SharedDecoding(Protocol):
-    """Data that are read and decoded by processes of their own, which share the cores of a machine."""
+    """Data that separate processes read and decode, sharing the cores of a machine."""
 
     def share(self, processes: int) -> None:
         """Use the share of one of `processes` processes on this machine that load batches at once."""
@@ -99,7 +99,7 @@ class ReadAhead(Protocol):
     """Data whose batches take long to read, and can be read by processes forked for it."""
 
     def read_ahead(self, processes: int) -> None:
-        """Fork so many processes, which read batches before they are asked for. This process must have one thread."""
+        """Fork `processes` processes that read batches ahead. This process must have one thread."""
         ...
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class JointBatches(Protocol):
 
 
 def is_joint(data: Data) -> TypeGuard[JointBatches]:
-    """Tell whether data have `JointBatches.batches`."""
+    """Return whether data have `JointBatches.batches`."""
     return _is_joint_type(type(data))
 
 
@@ -138,8 +138,8 @@ def joint_batches(data: Data, ranks: Sequence[int], steps: Sequence[int]) -> tup
 def evaluation_batches(
     data: Data, test: bool, limit: int | None = None, size: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory. size: samples in
-    each of these; None: more of data on a GPU than of others."""
+    """Call `StreamedEvaluation.evaluation`, or yield batches of the first `limit` samples in memory. size: samples of
+    such a batch; None: larger for data on a GPU."""
     if isinstance(data, StreamedEvaluation):
         yield from data.evaluation(test, limit)
         return
@@ -158,14 +158,14 @@ def test_samples(data: Data) -> int:
 
 
 def sample_losses(data: Data, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Call `SampleLosses.losses`; NaN for every sample where a data set has no such method."""
+    """Call `SampleLosses.losses`; NaN for every sample if a data set has no such method."""
     if isinstance(data, SampleLosses):
         return data.losses(outputs, targets)
     return outputs.new_full((len(outputs),), math.nan)
 
 
 def data_digest(data: Data | Items) -> Digest:
-    """Return what tells these data from others: sizes, types, all labels that are in memory, samples of the inputs.
+    """Return the digest of data: sizes, types, all labels that are in memory, samples of the inputs.
 
     Raises DataLost for a sample that cannot be read."""
     shape = " x ".join(map(str, data.input_shape))
@@ -186,7 +186,7 @@ def data_digest(data: Data | Items) -> Digest:
 
 
 def difference(digest: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]]) -> str | None:
-    """Return the first part in which two digests differ where both have come; None if there is none."""
+    """Return the first part in which two digests differ at a number of samples that both have, or None."""
     for part, hashes in digest.items():
         others = other.get(part, {})
         if any(hashes[count] != others[count] for count in hashes if count in others):
@@ -219,7 +219,7 @@ def _in_memory(data: Data, test: bool) -> Digest:
     if isinstance(data, NamedSamples):
         labels = data.labels(test)
         inputs = (data.name(test, int(sample)) for sample in _order(len(labels))[:AT_ONCE])
-    elif isinstance(data, Classification):  # 8-bit, as they are stored
+    elif isinstance(data, Classification):  # 8-bit, in their stored form
         images, labels = data.test if test else data.train
         inputs = [torch.as_tensor(images[_order(len(images))[:AT_ONCE]])]
     else:
@@ -233,8 +233,8 @@ def _in_memory(data: Data, test: bool) -> Digest:
 
 
 def _of_samples(data: SingleSamples, test: bool) -> Digest:
-    """Return the parts of a set of the user's, in memory or read one by one: of the first samples in an order, of twice
-    as many, and so on. Inputs that differ from one reading to the next, whatever is seeded, have none."""
+    """Return the parts of a user's set, in memory or read one by one: hashes of the first samples in an order, of twice
+    as many, and so on. Inputs that differ from one reading to the next, with all streams seeded, have no part."""
     samples = data.count(test)
     order = _order(samples).tolist()
     with seeded_streams():

@@ -1,4 +1,4 @@
-"""Noisy quadratics with known minima: the data set on which every algorithm has a closed form.
+"""Noisy quadratics with known minima: a data set with a closed form for every algorithm.
 
     rng = numpy.random.default_rng(seed)
     c   = rng.standard_normal(dim)                      common target
@@ -6,16 +6,16 @@
     c_i = c + spread * z_i                              worker i's minimum
     h_j = condition ** (-j / (dim - 1))                 mean curvature of coordinate j = 0 .. dim - 1
     h_ij = h_j * exp(curvature_spread * m_ij)           worker i's curvature, m standard normal,
-                                                        divided by what makes h_j its mean over the workers
+                                                        scaled so that h_j is its mean over the workers
     f_i(x) = 0.5 * sum over j of h_ij (x_j - c_ij)^2    worker i's loss
     g_i(x) = h_i (x - c_i) + noise * n                  its gradient, n standard normal, new in every step
 
-So mean_i f_i(x) = 0.5 * sum over j of h_j (x_j - c_j)^2 + a constant, whatever curvature_spread is. Its minimum is c,
-in every coordinate sum_i h_i c_i / sum_i h_i, and the loss of the test set is what is left to it. With
+So mean_i f_i(x) = 0.5 * sum over j of h_j (x_j - c_j)^2 + a constant, for any curvature_spread. Its minimum is c, in
+every coordinate sum_i h_i c_i / sum_i h_i, and the loss of the test set is the excess over the minimum. With
 curvature_spread=0 all h_i are h, and the mean of the c_i is c.
 
-The noise enters as a term n x of the loss that a batch gives, so that automatic differentiation yields g_i; the losses
-of `train_set` and `test_set` are without it. Model: model=vector. One epoch is one gradient of every worker.
+The noise is a term n x of a batch's loss, so that automatic differentiation yields g_i; the losses of `train_set` and
+`test_set` do not have it. Model: model=vector. One epoch is one gradient of every worker.
 """
 
 from __future__ import annotations

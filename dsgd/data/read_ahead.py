@@ -1,7 +1,7 @@
-"""Have batches of a user's samples read before they are asked for, where that changes no bit, and say what it costs.
+"""Read batches of a user's samples ahead, if that changes no bit, and report the cost.
 
-The processes that read are forked, not started by exec: a user's sets are shared with them, as with every process of a
-run, and are not loaded once more. So they have to be forked while this process has one thread.
+The reading processes are forked, not started by exec: they share the user's sets, as every process of a run does, and
+do not load them again. So they must be forked while this process has one thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dsgd.host.fork import ForkedProcess, fork
 from dsgd.host.signals import end_with_parent
 from dsgd.host.title import set_title
 
-WORTH_S = 1e-3  # of reading a batch: below it, to ask another process takes about as long
-SAID_AFTER, SAID_AFTER_S = 20, 10.0  # batches or seconds, whichever comes first
+WORTH_S = 1e-3  # time of reading a batch below which a request to another process takes about as long
+SAID_AFTER, SAID_AFTER_S = 20, 10.0  # batches or seconds, the earlier of both
 HERE = "in the process that trains"
 OTHERS = "its samples depend on more than the global random numbers of torch, NumPy and Python"
 MEMORY_BYTES = 1 << 30  # of address space, unless few batches take more; pages that are not used take no memory
@@ -46,7 +46,7 @@ class TrainingRead:
 
 @dataclass(frozen=True)
 class EvaluationRead:
-    """A batch of an evaluation. begin: its place among the samples. indices: in the set."""
+    """A batch of an evaluation. begin: its position among the samples. indices: indices of the samples in the set."""
 
     test: bool
     begin: int
@@ -57,8 +57,8 @@ Read = TrainingRead | EvaluationRead
 
 
 class PendingRead(PendingBatch):
-    """A batch that is being read, in one piece. tried: it is read twice, to see whether that gives the same bits.
-    answer: once it is there."""
+    """A batch that is being read, in one piece. tried: it is read twice, to compare the bits. answer: set on
+    arrival."""
 
     def __init__(self, read: Read, tried: bool = False) -> None:
         super().__init__(1, 1)
@@ -70,7 +70,7 @@ class ReadingPool(SlotPool[PendingRead]):
     """The reading processes of this process. A slot holds a batch."""
 
     kind = "reading"
-    patience_s = math.inf  # as where samples are read in the process that trains
+    patience_s = math.inf  # as for samples read in the training process
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class ReadingPool(SlotPool[PendingRead]):
         needed = most * (torch.int64.itemsize + math.prod(input_shape) * dtype.itemsize)
         self._slot_bytes = -(-needed // ALIGNED) * ALIGNED
         slots = max(4 * processes, min(SLOTS, MEMORY_BYTES // self._slot_bytes))
-        self._memory = mmap.mmap(-1, slots * self._slot_bytes)  # without a name: nothing is left of it
+        self._memory = mmap.mmap(-1, slots * self._slot_bytes)  # unnamed: removed with its processes
         super().__init__(processes, slots, 1, lambda rank, step: PendingRead(TrainingRead(rank, step)))
 
     def take(self, pending: PendingRead) -> ReadBatch:
@@ -134,14 +134,14 @@ class ReadingPool(SlotPool[PendingRead]):
         return ForkedProcess(fork(prepare, serve))
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Read a batch into its slot; return the number of its samples, the seconds that it took, and whether reading
-        it once more gave the same bits; or the error."""
+        """Read a batch into its slot; return the number of its samples, the seconds of reading, and whether a second
+        reading gave the same bits; or the error."""
         try:
             began = perf_counter()
             batch = self._read(_as_read(request))
             seconds, same = perf_counter() - began, True
             if request["tried"]:
-                began = perf_counter()  # the first time may have opened files, and imported what is needed
+                began = perf_counter()  # the first reading may have opened files and imported modules
                 same = all(map(torch.equal, batch, self._read(_as_read(request))))
                 seconds = perf_counter() - began
         except DataLost as error:
@@ -158,11 +158,11 @@ def _as_read(contents: dict[str, Any]) -> Read:
 
 
 class BatchesAhead:
-    """Serves the batches that `read` gives, from processes that read ahead on the assumption that (rank, step) is
-    followed by (rank, step + 1); any other order gives the same batches, more slowly. One thread at a time.
+    """Serves the batches of `read` from processes that read ahead. They assume that (rank, step) is followed by (rank,
+    step + 1); any other order gives the same batches, more slowly. One thread at a time.
 
-    The first batch is read twice, by one of the processes: if its bits differ, or it takes no time worth mentioning,
-    the processes end, and this one reads."""
+    One of the processes reads the first batch twice: if its bits differ, or reading takes hardly any time, the
+    processes end, and this process reads."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class BatchesAhead:
         input_shape: Sequence[int],
         dtype: torch.dtype,
     ) -> None:
-        """name: of the data. batch_size: of training. most: samples of a batch of training or evaluation."""
+        """name: name of the data. batch_size: samples of a training batch. most: maximum samples of any batch."""
         self._read, self._batch_size = read, batch_size
         self._pool: ReadingPool | None = ReadingPool(processes, read, most, input_shape, dtype)
         self.owner = self._pool.owner
@@ -182,7 +182,7 @@ class BatchesAhead:
         self._cost = ReadingCost(name, f"ahead in {processes} process{'es' * (processes > 1)}")
 
     def batch(self, read: TrainingRead) -> ReadBatch:
-        """Return a batch of training, and have those that follow read, as far as there is room. Raises DataLost."""
+        """Return a training batch, and have later ones read as far as slots are free. Raises DataLost."""
         began = perf_counter()
         if not self._is_tried:
             return self._first(read)
@@ -213,7 +213,7 @@ class BatchesAhead:
         self._pool = None
 
     def _first(self, read: Read) -> ReadBatch:
-        """Return the first batch that is asked for, and decide who reads those that follow."""
+        """Return the first batch, and decide which process reads the later ones."""
         assert self._pool is not None
         pending = PendingRead(read, tried=True)
         batch = self._pool.take(self._pool.submit(pending))
@@ -229,9 +229,9 @@ class BatchesAhead:
 
 
 class ReadingCost:
-    """Says once, when some batches of training have been read, what they cost.
+    """Reports once, after some training batches, the time that they cost.
 
-    name: of the data. how: they are read."""
+    name: name of the data. how: method of reading, for the report."""
 
     def __init__(self, name: str, how: str) -> None:
         self._name, self.how = name, how
@@ -244,7 +244,8 @@ class ReadingCost:
         self._before = None
 
     def count(self, read_s: float, waited_s: float) -> None:
-        """Count a batch. read_s: that reading it took, wherever. waited_s: that the process that trains gave for it."""
+        """Count a batch. read_s: seconds of reading it, in any process. waited_s: seconds of the training process for
+        it."""
         now = perf_counter()
         self._trained_s += waited_s if self._before is None else now - self._before
         self._before = now

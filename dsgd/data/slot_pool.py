@@ -24,13 +24,13 @@ from dsgd.data import DataLost
 
 MESSAGE_BYTES = 1 << 17  # of a request, at most: file names have at most 4,096
 LOST_S = 10.0  # from closing the socket to the end of a process
-LOOK_S = 0.5  # how often to look whether a process has died
+LOOK_S = 0.5  # interval of checks for dead processes
 # Signals that reach all processes of a job or terminal are for the parent to handle.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class PoolProcess(Protocol):
-    """A process of a pool: what subprocess.Popen and `dsgd.host.fork.ForkedProcess` have in common."""
+    """A process of a pool: the common methods of subprocess.Popen and `dsgd.host.fork.ForkedProcess`."""
 
     pid: int
     returncode: Any
@@ -44,8 +44,8 @@ class PoolProcess(Protocol):
 
 @dataclass(eq=False)
 class Chunk:
-    """The pieces of a batch that one request is for. slot: where they go, None before the request is sent. missing:
-    places in the slot that have no piece yet."""
+    """The pieces of a batch in one request. slot: their slot, None before the request is sent. missing: positions in
+    the slot without a piece."""
 
     batch: PendingBatch
     pieces: slice
@@ -54,10 +54,10 @@ class Chunk:
 
 
 class PendingBatch:
-    """A batch of pieces that processes are reading. error: that it does not come."""
+    """A batch of pieces that processes are reading. error: reason why it cannot be read."""
 
     def __init__(self, pieces: int, at_once: int) -> None:
-        """at_once: pieces of a request, at most."""
+        """at_once: maximum of pieces in a request."""
         borders = [(start, min(start + at_once, pieces)) for start in range(0, pieces, at_once)]
         self.chunks = [Chunk(self, slice(*border), list(range(border[1] - border[0]))) for border in borders]
         self.read: deque[Chunk] = deque()  # chunks whose pieces are in their slots
@@ -69,11 +69,11 @@ B = TypeVar("B", bound=PendingBatch)
 
 
 class SlotPool(Generic[B]):
-    """The processes of a pool, their slots, and the batches that they read, also ahead of whoever asks. To be used by
-    one thread at a time, and not after a fork.
+    """The processes of a pool, their slots, and the batches that they read, also ahead of requests. Used by one thread
+    at a time, and not after a fork.
 
-    kind: of processes, in errors. patience_s: for the next answer. outstanding: pieces of batches that are submitted,
-    and neither collected nor cancelled. ahead: pieces to have outstanding, so that no process waits."""
+    kind: name of the processes, in errors. patience_s: limit for the next answer. outstanding: pieces of batches
+    submitted, and neither collected nor cancelled. ahead: target for outstanding pieces, so that no process waits."""
 
     kind = ""
     patience_s = 0.0
@@ -81,14 +81,14 @@ class SlotPool(Generic[B]):
     def __init__(
         self, processes: int, slots: int, at_once: int, batch_of: Callable[[int, int], B], more: int = 0
     ) -> None:
-        """at_once: pieces in a slot, at most. batch_of: the batch of training of a rank and a step. more: pieces of
-        training to have outstanding besides `ahead`."""
+        """at_once: maximum of pieces in a slot. batch_of: maps (rank, step) to the training batch. more: outstanding
+        pieces of training in addition to `ahead`."""
         self.owner = os.getpid()
         self.outstanding, self.ahead = 0, 2 * processes * at_once
         self._batch_of, self._more = batch_of, more
         self._reserve = 2 * processes  # slots that work ahead must leave
         self._steps: dict[int, deque[tuple[int, B]]] = {}  # read ahead, by rank, in the order of steps
-        self._free = list(range(slots))  # the lowest are used again first: memory grows with what is needed at once
+        self._free = list(range(slots))  # the lowest are used again first: memory grows with the slots in use
         self._waiting: deque[Chunk] = deque()
         self._working: dict[int, Chunk] = {}  # by slot
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -105,12 +105,12 @@ class SlotPool(Generic[B]):
         raise NotImplementedError
 
     def _contents(self, chunk: Chunk) -> dict[str, Any]:
-        """Return what a request says besides its slot."""
+        """Return the contents of a request, apart from its slot."""
         raise NotImplementedError
 
     def _answered(self, chunk: Chunk, answer: dict[str, Any]) -> None:
-        """Take in the answer to a request, and say in `chunk.missing` what must be asked for once more. Raises DataLost
-        if the batch cannot be had."""
+        """Process the answer to a request, and set `chunk.missing` to the pieces to request again. Raises DataLost if
+        the batch cannot be read."""
         raise NotImplementedError
 
     def submit(self, batch: B) -> B:
@@ -121,7 +121,7 @@ class SlotPool(Generic[B]):
         return batch
 
     def of_step(self, rank: int, step: int) -> B:
-        """Return a batch of training, submitted, and submit those that follow as far as there is room: (rank, step) is
+        """Return a submitted training batch, and submit the following ones as far as slots are free: (rank, step) is
         assumed to be followed by (rank, step + 1)."""
         ahead = self._steps.setdefault(rank, deque())
         while ahead and ahead[0][0] != step:
@@ -137,8 +137,8 @@ class SlotPool(Generic[B]):
         return batch
 
     def in_order(self, batches: Iterable[B], more: int) -> Iterator[B]:
-        """Yield batches, submitted before they are asked for as long as fewer than `ahead` and `more` pieces are
-        outstanding. Those that are not yielded are cancelled."""
+        """Yield batches, submitted ahead while fewer than `ahead` + `more` pieces are outstanding. Batches that are not
+        yielded are cancelled."""
         pending: deque[B] = deque()
         try:
             for batch in batches:
@@ -152,8 +152,8 @@ class SlotPool(Generic[B]):
                 self.cancel(batch)
 
     def collect(self, batch: B) -> Iterator[Chunk]:
-        """Yield the chunks of a batch as they come. What is in a slot is valid until the next one is asked for. Raises
-        DataLost for a batch that cannot be had, if a process dies, or if nothing comes for `patience_s`."""
+        """Yield the chunks of a batch as they arrive. A slot is valid until the next chunk is requested. Raises
+        DataLost for a batch that cannot be read, if a process dies, or if nothing arrives for `patience_s`."""
         for _ in batch.chunks:
             deadline = time.monotonic() + self.patience_s
             while not batch.read:
@@ -166,7 +166,7 @@ class SlotPool(Generic[B]):
             self._release(chunk)
 
     def cancel(self, batch: B) -> None:
-        """Drop what is not collected of a batch."""
+        """Drop the chunks of a batch that are not collected."""
         batch.cancelled = True
         dropped = [chunk for chunk in self._waiting if chunk.batch is batch]
         self._waiting = deque(chunk for chunk in self._waiting if chunk.batch is not batch)
@@ -181,7 +181,7 @@ class SlotPool(Generic[B]):
         self._send()
 
     def _send(self) -> None:
-        """Send waiting requests, as far as there are slots and the socket takes them. Never blocks: the processes may
+        """Send waiting requests, as far as slots are free and the socket takes them. Never blocks: the processes may
         be blocked until their answers are taken."""
         while self._waiting:
             chunk = self._waiting[0]
@@ -229,7 +229,7 @@ class SlotPool(Generic[B]):
                 batch.error = error
         if batch.cancelled or batch.error is not None:
             self._release(chunk)
-        elif chunk.missing:  # into the same slot, where the others are already
+        elif chunk.missing:  # into the same slot, which already has the others
             self._waiting.appendleft(chunk)
         else:
             batch.read.append(chunk)
@@ -250,7 +250,7 @@ class SlotPool(Generic[B]):
 
 
 def answer_requests(link: socket.socket, parent: int, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer requests in a process of a pool, until the parent is gone. answer: does the work, returns what to say."""
+    """Answer requests in a process of a pool, until the parent is gone. answer: does the work, returns the answer."""
     with link:
         link.settimeout(2 * LOOK_S)
         while os.getppid() == parent:
@@ -282,7 +282,7 @@ def _end(link: socket.socket, processes: Sequence[PoolProcess], owner: int) -> N
     link.close()
     for process in processes:
         if os.getpid() == owner:
-            process.kill()  # it holds nothing
+            process.kill()  # it has nothing to release
         else:  # this process was forked from their parent, and must not wait for them
             process.returncode = 0
     for process in processes:

@@ -1,22 +1,22 @@
-"""Hold training samples out, and split the others over the workers: alike, or into shares whose labels differ.
+"""Hold training samples out, and split the others over the workers: identically distributed, or with different labels.
 
-By samples that are held out options are chosen: whoever chooses by the test set reports what was chosen.
+Options are chosen by held out samples: a choice by the test set would bias its accuracy.
 
-    iid         all samples are dealt over all workers in every epoch
+    iid         all samples are reassigned to all workers in every epoch
     dirichlet   for each class y: q_y ~ Dirichlet(alpha, ..., alpha) over the workers whose shares have room; a sample
-                of class y goes to worker i with probability q_yi; q_y is drawn anew for those that find no room
+                of class y goes to worker i with probability q_yi; if its share is full, q_y is drawn again
     label       samples sorted by label, cut into contiguous shares: a worker sees few classes
 
-Shares are drawn once, from the run's seed, and classes are dealt in random order. All shares are equal, to one sample:
-a budget counts samples, and an algorithm in lock-step takes as many from every worker, so unequal shares would weight
-samples unequally. With alpha towards 0 `dirichlet` is `label` with the classes in random order; with a large alpha all
-shares are alike, but still each worker's own.
+Shares are drawn once, from the run's seed, and classes are assigned in random order. All shares are equal, to one
+sample: a budget counts samples, and a lock-step algorithm takes the same number from every worker, so unequal shares
+would weight samples unequally. With alpha towards 0, `dirichlet` is `label` with the classes in random order; with a
+large alpha, all shares are alike, but still fixed for each worker.
 
 Reference: Hsu, Qi, Brown 2019, Measuring the effects of non-identical data distribution for federated visual
-classification, arXiv 1909.06335: shares of equal size, too, but there it is a client that draws its classes,
-q_i ~ Dirichlet(alpha p), p the share of each class, so that an alpha of theirs is about that alpha over the number of
-classes here. Classes that draw their workers, as here, are what decentralised methods are compared by: Lin et al. 2021,
-Quasi-global momentum, arXiv 2102.04761, where the last classes go where there is room, too.
+classification, arXiv 1909.06335: shares of equal size too. There, a client draws its classes, q_i ~ Dirichlet(alpha p),
+p the share of each class, so their alpha is about the alpha here times the number of classes. Decentralised methods are
+usually compared with classes that draw their workers, as here: Lin et al. 2021, Quasi-global momentum, arXiv
+2102.04761, which also puts the last classes into shares with room.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Validation:
         check_share(self.train_samples(nodes), nodes, batch_size)
 
     def kept(self, samples: int) -> int:
-        """Return how many of so many training samples are trained on. Raises ValueError if that leaves none, or
-        nothing to evaluate."""
+        """Return the number of `samples` training samples that are trained on. Raises ValueError if none remains, or
+        none to evaluate."""
         held_out = round(self.validation * samples)
         if self.validation and not 0 < held_out < samples:
             rule = f"must hold out at least one of {samples} training samples, and leave one"
@@ -73,13 +73,13 @@ class Validation:
         return samples - held_out
 
     def indices(self, samples: int) -> Arrays:
-        """Return which of so many training samples are trained on, and which are held out, both ascending."""
+        """Return the indices of training samples that are trained on, and of those held out, both ascending."""
         order = stream("validation").permutation(samples)
         kept = self.kept(samples)
         return np.sort(order[:kept]), np.sort(order[kept:])
 
     def arrays(self, train: Arrays, test: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the samples to train on and those to evaluate. train, test: inputs [n, ...] and labels [n]."""
+        """Return the samples to train on, and the samples to evaluate. train, test: inputs [n, ...] and labels [n]."""
         if not self.validation:
             return train, test
         kept, held_out = self.indices(len(train[1]))
@@ -96,7 +96,7 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class Split(Validation):
-    """The options of it, which data sets with labels have in common; held out samples are nobody's."""
+    """The options of a split, for all data sets with labels; no worker has held out samples."""
 
     split: str = "iid"  # iid | dirichlet | label
     split_alpha: float = 0.1  # of dirichlet: the smaller, the fewer classes a worker sees
@@ -106,7 +106,8 @@ class Split(Validation):
         check_options(self, split=SPLITS, split_alpha=f"in (0, {LARGEST_ALPHA:g}]")
 
     def partition(self, labels: np.ndarray, nodes: int, batch_size: int, seed: int) -> Partition:
-        """Assign the samples with these labels [n] to workers. seed: of the run. Raises ValueError as `check_share`."""
+        """Assign the samples with these labels [n] to workers. seed: seed of the run. Raises ValueError as
+        `check_share`."""
         check_share(len(labels), nodes, batch_size)
         if self.split == "iid":
             return Partition(len(labels), nodes, batch_size, seed)
@@ -121,7 +122,7 @@ class Split(Validation):
 
 
 def by_label(labels: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the worker [n] of each sample, in the order of their labels [n]. sizes: of the shares [nodes]."""
+    """Return the worker [n] of each sample, in the order of their labels [n]. sizes: sizes of the shares [nodes]."""
     owners = np.empty(len(labels), np.int64)
     owners[_sorted_by_label(labels, rng)] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
@@ -144,7 +145,7 @@ def by_dirichlet(labels: np.ndarray, sizes: np.ndarray, alpha: float, rng: np.ra
 
 
 def _sorted_by_label(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the samples [n] in the order of their labels, those of a class in random order."""
+    """Return the samples [n] in the order of their labels, samples of a class in random order."""
     order = rng.permutation(len(labels))
     return order[np.argsort(labels[order], kind="stable")]
 

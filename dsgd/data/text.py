@@ -1,8 +1,8 @@
-"""Text to predict byte by byte: that of a file, or sentences drawn from a small grammar, without a file.
+"""Text to predict byte by byte: a file, or sentences drawn from a small grammar.
 
-The last `test_share` of the bytes are the test set, the rest are for training. Either part is cut into windows of
-`context` + 1 bytes, each beginning with the last byte of the one before: a sample is one of them, its input the first
-`context` bytes, its targets the bytes after each of these. So an epoch predicts every byte once.
+The last `test_share` of the bytes are the test set, the others are for training. Either part is cut into windows of
+`context` + 1 bytes, each beginning with the last byte of the one before: a sample is one window, its input the first
+`context` bytes, its targets the byte after each. So an epoch predicts every byte once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MOST_CONTEXT = 2**16
 MOST_BYTES = 2**30  # of text, in memory
 
-# each symbol, and what may stand for it, with weights; {symbol} is replaced in its turn
+# each symbol, and its replacements with weights; a {symbol} in them is replaced too
 RULES: dict[str, dict[str, float]] = {
     "sentence": {"{clause}. ": 6, "if {clause}, then {clause}. ": 1, "{clause}, but {clause}.\n": 2},
     "clause": {"{one} {does}": 1, "{many} {do}": 1},
@@ -51,9 +51,9 @@ RULES: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Text(Validation):
-    """Windows of bytes: 256 classes, of which ASCII text has the lower half."""
+    """Windows of bytes: 256 classes; ASCII text uses the lower half."""
 
-    path: str | None = None  # a file, of which every byte counts; None: text by a grammar
+    path: str | None = None  # a file, all bytes of it; None: text by a grammar
     context: int = 64  # bytes of an input
     test_share: float = 0.1  # of the bytes, the last ones
     generated_bytes: int = 200_000  # of the grammar's text, test part included
@@ -130,7 +130,7 @@ def generated_text(size: int, rng: np.random.Generator) -> bytes:
 
 def _sentence(rng: np.random.Generator) -> str:
     written: list[str] = []
-    left = ["{sentence}"]  # what is to be written, last first
+    left = ["{sentence}"]  # parts to be written, last first
     while left:
         part = left.pop()
         if part.startswith("{"):
@@ -143,6 +143,6 @@ def _sentence(rng: np.random.Generator) -> str:
 
 @cache
 def _choices(symbol: str) -> tuple[list[float], list[list[str]]]:
-    """Return the cumulated weights of what may stand for a symbol, and the parts of each, last first."""
+    """Return the cumulated weights of the replacements of a symbol, and the parts of each, last first."""
     rules = RULES[symbol]
     return list(accumulate(rules.values())), [re.split(r"({\w+})", rule)[::-1] for rule in rules]

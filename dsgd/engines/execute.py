@@ -34,13 +34,13 @@ MODULES = {
     "dist": "dsgd.engines.dist.distributed",
     "torch": "dsgd.engines.torch.over_groups",
 }
-LATE = ("numpy.fft", "numpy.random", "dsgd.data.in_memory", "dsgd.models.networks")  # as runs come to need them
+LATE = ("numpy.fft", "numpy.random", "dsgd.data.in_memory", "dsgd.models.networks")  # runs need them later
 
 
 def join_launch(plan: Plan, folder: Path) -> Joined | None:
     """Meet the other processes of torchrun or srun, if one of these has started them. For real processes.
 
-    folder: of the record, if this is rank 0. Raises ConfigError."""
+    folder: folder of the record, if this is rank 0. Raises ConfigError."""
     if (where := launch(os.environ)).kind == "local":
         return None
     from dsgd.engines.dist.launch.agreement import join  # imports torch
@@ -51,9 +51,9 @@ def join_launch(plan: Plan, folder: Path) -> Joined | None:
 def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Callable[[], None] = lambda: None) -> str:
     """Run a plan with its record in `folder`. Returns the status: completed, diverged, interrupted or failed.
 
-    joined: with the processes of a launcher. ended: called when the run is over, before signals do again what they did
-    before it. Raises ConfigError for what only loading data and model can tell, and for a folder in which another run
-    writes, or has written since the plan was made."""
+    joined: the meeting with a launcher's other processes. ended: called at the end of the run, before signal handlers
+    are restored. Raises ConfigError for errors that only loading data and model shows, and for a folder that another
+    run uses, or has used since the plan was made."""
     with ExitStack() as stack:
         if joined is None or joined.rank == 0:
             try:
@@ -84,9 +84,9 @@ def execute(plan: Plan, folder: Path, joined: Joined | None = None, ended: Calla
 
 
 def import_engines(names: Iterable[str]) -> None:
-    """Import engines, torch among what they need.
+    """Import engines, and torch with them.
 
-    Hardly any of the objects that this makes are ever garbage. Looking for it would take a fifth of the time."""
+    Hardly any of the new objects become garbage. Collecting garbage would take a fifth of the time."""
     gc.disable()
     try:
         for module in (*(MODULES[name] for name in names), *LATE):

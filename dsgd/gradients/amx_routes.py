@@ -1,5 +1,5 @@
-"""Routes through images for convolutions by AMX: which pixels are packed, and where each pixel of a result begins to
-read them. `csrc/amx.h` says how a route is written."""
+"""Routes through images for convolutions by AMX: the packed pixels, and the first pixel that each pixel of a result
+reads. `csrc/amx.h` defines the format of a route."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# Taps, and the coordinates that they read in ascending order, outside of the image as well.
+# Taps, and the coordinates that they read, in ascending order, including coordinates outside of the image.
 Reads = list[tuple[int, int]]
 
 
@@ -49,14 +49,14 @@ def route(axes: Sequence[ImageAxis]) -> Tensor:
 
 
 def route_back(axes: Sequence[ImageAxis]) -> Tensor:
-    """Return the route from the gradient of a convolution's result to that of its input."""
+    """Return the route from the gradient of a convolution's result to its input's gradient."""
     rows, columns = (axis.back() for axis in axes)
     return _route(rows, columns, [axis.result for axis in axes], axes[1].kernel)
 
 
 def _route(rows: list[Reads], columns: list[Reads], size: Sequence[int], kernel: int) -> Tensor:
-    """Return a route. rows, columns: what each row and column of its result reads, in an image of this size. kernel:
-    taps of a row."""
+    """Return a route. rows, columns: reads of each row and column of its result, in an image of this size. kernel:
+    taps."""
     down, along = _span(rows), _span(columns)
     source = [
         row * size[1] + column if row in range(size[0]) and column in range(size[1]) else -1

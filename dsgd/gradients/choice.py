@@ -1,4 +1,4 @@
-"""Choice of the evaluator of a simulation, and of how many threads compute; how long a gradient then takes here."""
+"""Choice of the evaluator of a simulation, and of the number of threads; and the gradient time here."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from dsgd.problem.slots import ModelFailed
 
 # Multiply-adds of a forward pass of one batch from which `auto` takes a GPU. Python queues about 5,000 replays of a
 # graph a second; the kernels, at 2e10 multiply-adds a second with three times as many in a gradient as in its forward
-# pass, make as many gradients of this work. `benchmarks/gpu.py threshold` measures it where there is a GPU.
+# pass, make as many gradients of this work. `benchmarks/gpu.py threshold` measures it on a GPU.
 GRAPH_WORK = 1_500_000
 
-# Threads that share an operation wait for each other at its end. Beside other programs one of them may have no core for
-# milliseconds, which only a large operation is worth. Gradients side by side wait for each other at their ends alone,
-# which is worth it for all but small ones.
+# Threads that share an operation wait for each other at its end. While other programs run, a thread may have no core
+# for milliseconds, which only a large operation outweighs. Gradients computed in parallel wait for each other only at
+# their ends, which is worth it for all but small ones.
 SMALL, LARGE = 1_000_000, 200_000_000  # multiply-adds of a gradient
 WARM_UP = 3  # gradients that do not count, fewer of a large model: memory is taken and kernels are chosen in them
 LEAST, MOST = 5, 100  # gradients that count
-ENOUGH_S = 0.3  # in which they are measured, and STEADY_S where they hardly differ
+ENOUGH_S = 0.3  # time of measuring, or STEADY_S if they hardly differ
 STEADY_S = 0.05
 HARDLY = 0.1  # between the quartiles, as a part of the median
-SERIES = 8  # of gradients, at most: beside other programs the fastest ones tell what a gradient takes
-AGREE = 0.05  # of two series, as a part of the faster one's median
+SERIES = 8  # gradients of a series, at most: while other programs run, the fastest ones are the gradient's time
+AGREE = 0.05  # difference of two series, as a part of the faster series' median
 
 
 @dataclass(frozen=True)
 class ChosenEvaluator:
     """An evaluator and its name: compiled | loop | graphs | none.
 
-    threads: that compute. why: one line on the choice, None if it is the one asked for and has nothing to tell.
-    instead: of the one asked for, which cannot serve."""
+    threads: number of computing threads. why: one line on the choice; None if the requested evaluator serves without a
+    remark. instead: True if it replaces the requested evaluator, which cannot serve."""
 
     evaluator: GradientEvaluator
     name: str
@@ -58,11 +58,11 @@ class ChosenEvaluator:
 
 
 def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None = None) -> ChosenEvaluator:
-    """Build the evaluator asked for, or the loop where that cannot serve the module. auto: graphs on a GPU from
-    GRAPH_WORK on, otherwise compiled, and on the CPU unless the GPU was asked for.
+    """Build the requested evaluator, or the loop if it cannot serve the module. auto: graphs on a GPU from GRAPH_WORK
+    on, otherwise compiled, on the CPU unless the GPU was requested.
 
-    cores: on which gradients are computed side by side; None: as many as torch has threads. What cannot be computed
-    side by side has torch's threads instead."""
+    cores: cores for parallel gradients; None: as many as torch has threads. Gradients that cannot be computed in
+    parallel use torch's threads instead."""
     name, torch_threads = experiment.gradients, torch.get_num_threads()
     cores = cores or torch_threads
     if name == "none":
@@ -108,8 +108,8 @@ def choose_evaluator(experiment: Experiment, problem: Problem, cores: int | None
 
 
 def device_of_auto(problem: Problem, precision: str, device: torch.device) -> torch.device:
-    """Return where gradients are computed if neither they nor their device are chosen: this one if it is worth it, or
-    alone has the precision."""
+    """Return the device of gradients if neither evaluator nor device is chosen: this one if it is worth it, or if only
+    it has the precision."""
     small = precision in ("fp32", "fp64") and multiply_adds(problem) < GRAPH_WORK
     return torch.device("cpu") if small else device
 
@@ -117,7 +117,7 @@ def device_of_auto(problem: Problem, precision: str, device: torch.device) -> to
 def _loop(
     experiment: Experiment, problem: Problem, device: torch.device, cores: int, why: str | None
 ) -> ChosenEvaluator:
-    """Return the loop. why: instead of what was asked for; None: it was the loop."""
+    """Return the loop. why: reason why it replaces the requested evaluator; None: the loop was requested."""
     cores = min(cores, experiment.nodes) if device.type == "cpu" else 1
     loop = LoopEvaluator(problem, device, cores if cores > 1 and serves_side_by_side(problem) else 1)
     torch.set_num_threads(loop.threads.threads_each)
@@ -126,7 +126,7 @@ def _loop(
 
 
 def _option_of_loop(experiment: Experiment, name: str) -> str | None:
-    """Return the option, if any, that only the module by itself supports. name: of the evaluator asked for."""
+    """Return the option, if any, that only the module itself supports. name: name of the requested evaluator."""
     precision = experiment.precision
     serves_bf16 = precision == "bf16" and (name == "graphs" or (name == "compiled" and bf16_is_there()))
     if precision in ("bf16", "fp16") and not serves_bf16:
@@ -141,7 +141,7 @@ def multiply_adds(problem: Problem) -> int:
     """Return the multiply-adds of the layers with weights in the forward pass of one batch; the backward pass takes
     about twice as many."""
     inputs, _ = problem.data.batch(0, 0)
-    with suppress(ModelFailed):  # without a copy: the passes of a run begin with its vectors, whatever this one changes
+    with suppress(ModelFailed):  # without a copy: each pass of a run sets its vectors first
         problem = problem.twin()
     problem.state.train(False)
     module, counts = problem.module, []
@@ -164,8 +164,8 @@ def multiply_adds(problem: Problem) -> int:
 
 
 class Threads(NamedTuple):
-    """Hold how many threads compute. side_by_side: gradients at a time, where the evaluator can. sharing: threads that
-    share an operation where it cannot. why: one line."""
+    """Hold the numbers of threads. side_by_side: parallel gradients, if the evaluator supports them. sharing: threads
+    that share an operation otherwise. why: one line."""
 
     side_by_side: int
     sharing: int
@@ -199,7 +199,7 @@ def choose_threads(
 
 
 class Duration(NamedTuple):
-    """Hold how long a gradient takes. slowest: median of the slowest series. steady: whether two series agree."""
+    """Hold the time of a gradient. slowest: median of the slowest series. steady: whether two series agree."""
 
     seconds: float
     slowest: float
@@ -210,12 +210,12 @@ def gradient_duration(experiment: Experiment, problem: Problem, threads: int) ->
     """Measure the seconds that forward and backward pass of one mini-batch take, on the device and in the arithmetic of
     the experiment: the median of the fastest series of gradients.
 
-    Leaves torch's settings and the problem as they are then, so call it in a process of its own. Raises ValueError for
-    a device or a compiler that is not here."""
+    Changes torch's settings and the problem, so call it in a separate process. Raises ValueError for a missing device
+    or compiler."""
     compute_deterministically()
     torch.set_num_threads(threads)
     keep_freed_memory()
-    # where `choose_evaluator` computes gradients one at a time
+    # if `choose_evaluator` computes gradients one at a time
     device = torch.device("cpu") if problem.data.classes is None else chosen_device(experiment.device)
     prepare(experiment.precision, device)
     problem.to(device)
@@ -253,7 +253,7 @@ def fastest(series: Callable[[], Sequence[float]]) -> Duration:
 
 
 def are_steady(times: Sequence[float]) -> bool:
-    """Return whether further gradients would hardly change the median, as on a machine with nothing else to do."""
+    """Return whether further gradients would hardly change the median, as on an idle machine."""
     if len(times) < LEAST or sum(times) < STEADY_S:
         return False
     first, median, third = statistics.quantiles(times, n=4)

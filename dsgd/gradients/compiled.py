@@ -1,7 +1,7 @@
 """Evaluates gradients by kernels of our own, one model after the other: the fastest way for small networks.
 
-The kernels are in `csrc`, compiled when the package is installed. A model's gradient is computed from beginning to end
-before that of the next, so that its activations stay in the cache.
+The kernels are in `csrc`, compiled when the package is installed. A model's whole gradient is computed before the next
+model's, so its activations stay in the cache.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import KINDS, SINGLE_KINDS, NetworkProgram, ProgramStep
 from dsgd.problem.problem import Problem
 
-LARGEST_BYTES = 2 << 30  # of vectors and activations of one model, of which each thread holds one
-PART = 128  # tokens whose activations are in the cache at once
-CACHE = 1 << 20  # bytes: of a larger activation a part at a time is computed
+LARGEST_BYTES = 2 << 30  # vectors and activations of one model; each thread holds one model's
+PART = 128  # number of tokens whose activations fit into the cache
+CACHE = 1 << 20  # bytes: a larger activation is computed in parts
 VERIFIED = 4  # samples
 # Names of the processor's extensions in csrc/kernels.c: for people, and the bytes of a vector.
 EXTENSIONS = {"avx512": ("AVX-512", 64), "avx2": ("AVX2", 32), "plain": ("plain vectors", 32), "bf16": ("AMX", 64)}
@@ -40,11 +40,11 @@ _REALS = {torch.float32: "float", torch.float64: "double"}
 
 
 class CompiledEvaluator:
-    """Evaluate gradients one after the other in each of several threads, side by side.
+    """Evaluate gradients in parallel threads, in each one after the other.
 
-    nodes: most gradients pending at once. cores: most threads; None: as many as torch has. extension: of the processor,
-    by which they are computed. No bit of a gradient depends on the others, or on threads. Raises Untranslatable for
-    what the kernels do not serve, or if there are none."""
+    nodes: maximum of pending gradients. cores: maximum of threads; None: as many as torch has. extension: the
+    processor's instruction set for the kernels. No bit of a gradient depends on other gradients or on threads. Raises
+    Untranslatable for a network that the kernels do not serve, or without kernels."""
 
     def __init__(
         self, problem: Problem, nodes: int, device: torch.device | None = None, cores: int | None = None
@@ -53,7 +53,7 @@ class CompiledEvaluator:
         self.device = device or torch.device("cpu")
         if self.device.type != "cpu":
             raise Untranslatable("a GPU")
-        if nodes < torch.get_num_threads():  # each computes with a model of its own
+        if nodes < torch.get_num_threads():  # each computes with its own model
             raise Untranslatable("how to share a model among threads")
         if not isinstance(problem.data, (Classification, TextWindows)):
             raise Untranslatable("data other than labelled images and text")
@@ -123,8 +123,8 @@ class CompiledEvaluator:
 class Kernels:
     """The compiled kernels for one network, batches of one size, and one arithmetic.
 
-    mixed: gradients with products of bf16 numbers, in which activations are kept. extension: of the processor, for
-    people. bytes: that a model's gradient goes over. Raises Untranslatable where there are none."""
+    mixed: multiply numbers in bf16, and keep activations in bf16. extension: name of the processor's instruction set,
+    for messages. bytes: memory that a model's gradient uses. Raises Untranslatable without compiled kernels."""
 
     def __init__(
         self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype, mixed: bool = False
@@ -201,7 +201,7 @@ class Kernels:
             yield _Step(**values)
 
     def new_masks(self, n: int) -> Tensor:
-        """Return room for the masks of dropout of n gradients, [n, numbers in all masks of a batch]."""
+        """Return memory for the masks of dropout of n gradients, [n, numbers in all masks of a batch]."""
         return torch.empty(n, sum(numbers for numbers, _ in self._drops), dtype=torch.uint8)
 
     def draw(self, masks: Tensor) -> None:
@@ -214,8 +214,8 @@ class Kernels:
         self, xs: Sequence[Tensor], buffers: Tensor, inputs: Tensor, labels: Tensor, masks: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return gradients [n, d] and losses [n] at n vectors [d]. buffers: [n, nb], change in place. inputs: [n, b,
-        *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: of dropout, see `new_masks`. Raises
-        IndexError for a label that is none of the classes, and for a token without a row in the network's tables."""
+        *input_shape]. labels: [n, b], of sequences [n, b, tokens]. masks: dropout masks, see `new_masks`. Raises
+        IndexError for a label outside of the classes, and for a token without a row in the network's tables."""
         if self._vocabulary:
             _check_tokens(inputs, self._vocabulary)
         n, inputs, labels = len(xs), inputs.to(xs[0].dtype).contiguous(), labels.contiguous()
@@ -270,7 +270,8 @@ def _check_tokens(inputs: Tensor, vocabulary: int) -> None:
 
 
 def _scratch(step: ProgramStep, tokens: int, width: int) -> int:
-    """Return the numbers of scratch that a step needs in csrc/winograd.h or csrc/sequence.h. width: of a vector."""
+    """Return the numbers of scratch that a step needs in csrc/winograd.h or csrc/sequence.h. width: numbers of a vector
+    register."""
     if step.kind == "attend":
         head, blocks = step.inputs // step.groups, math.ceil(tokens / width)
         return (2 * tokens + 3 * head) * blocks * width + tokens * head
@@ -297,13 +298,13 @@ def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 
 def bf16_is_there() -> bool:
-    """Tell whether the kernels and this processor compute in bf16."""
+    """Return whether the kernels and this processor compute in bf16."""
     library = _library()
     return library is not None and bool(library.has_bf16())
 
 
 def _check_bf16(program: NetworkProgram) -> None:
-    """Raise Untranslatable for what is not computed in bf16. Asks the system for tiles as well."""
+    """Raise Untranslatable for a network that bf16 does not serve. Also requests AMX tiles from the system."""
     if not bf16_is_there():
         raise Untranslatable("bf16 on a processor without AMX")
     if any(step.kind in SINGLE_KINDS for step in program.steps):
@@ -311,13 +312,13 @@ def _check_bf16(program: NetworkProgram) -> None:
 
 
 def kernels_are_there() -> bool:
-    """Tell whether kernels were compiled when the package was installed."""
+    """Return whether kernels were compiled when the package was installed."""
     return _library() is not None
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """Return the compiled kernels, None where there are none."""
+    """Return the compiled kernels, or None."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_kernels{suffix}")
         if path.is_file():
@@ -349,8 +350,8 @@ class _Program(ctypes.Structure):
 
 
 def _verify(problem: Problem, program: NetworkProgram) -> None:
-    """Compare gradients and logits of two models with those of the module itself, in double precision, to find whatever
-    it does besides its layers. Raises Untranslatable."""
+    """Compare gradients and logits of two models with the module's, in double precision, to detect code outside of its
+    layers. Raises Untranslatable."""
     problem = problem.twin()
     inputs, labels = (part[:VERIFIED] for part in problem.data.batch(0, 0))
     points = random_points(problem, 2, dtype=torch.float64)

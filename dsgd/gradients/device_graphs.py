@@ -1,9 +1,8 @@
-"""Evaluates gradients one after the other on an accelerator, where launching their many small kernels would take most
-of the time: as replays of one graph of the device, several at a time on streams of their own.
+"""Evaluates gradients on an accelerator if launching their many small kernels would take most of the time: as replays
+of one graph of the device, several in parallel on separate streams.
 
-All replays run the same kernels, so a gradient has the same bits whatever is computed beside it. Vectors, and data that
-fit, stay on the GPU. The host reads nothing but the losses, each when its gradient is used: the others are computed
-meanwhile.
+All replays run the same kernels, so a gradient's bits do not depend on concurrent gradients. Vectors, and data that
+fit, stay on the GPU. The host reads only losses, each when its gradient is used, while other gradients are computed.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ STREAMS = 8  # more than the kernels of a small network can fill
 
 WARM_UP = 3  # calls before the capture, in which libraries choose their kernels
 
-GRAPH: Any = getattr(torch.accelerator, "Graph", None)  # None: a version of torch that has graphs of CUDA alone
+GRAPH: Any = getattr(torch.accelerator, "Graph", None)  # None: a version of torch with graphs for CUDA only
 
 T = TypeVar("T")
 
 
 class CapturedPass(Generic[T]):
-    """Capture a function as a graph of the device, to replay it on a stream of its own beside other graphs.
+    """Capture a function as a graph of the device, to replay it on its own stream, concurrently with other graphs.
 
-    Random numbers come from a generator of its own. Before torch 2.12 a generator has one place on the device for its
-    seed, which all graphs of this generator read: replays of several graphs side by side would read each other's. A
-    capture that fails leaves its generator unusable; torch's own is not touched.
+    Random numbers come from its own generator. Before torch 2.12 a generator has one place on the device for its seed,
+    which all of its graphs read: concurrent replays would read each other's seeds. A capture that fails leaves its
+    generator unusable; torch's default generator is not touched.
 
-    stream: of the replays. result: what the function returned, at the places where each replay writes it. Raises the
+    stream: stream of the replays. result: the function's result, in the memory that each replay overwrites. Raises the
     error of the function, or RuntimeError of the device, and leaves the current stream as it was."""
 
     def __init__(self, function: Callable[[], T], device: torch.device) -> None:
@@ -54,7 +53,7 @@ class CapturedPass(Generic[T]):
             self.result = self._captured(function)
 
     def replay(self, seed: int | None) -> None:
-        """Queue a replay on the current stream. seed: of the random numbers; None: the function draws none."""
+        """Queue a replay on the current stream. seed: seed of the random numbers; None: the function draws none."""
         if seed is not None:
             self._generator.manual_seed(seed)
         self._graph.replay()
@@ -69,7 +68,7 @@ class CapturedPass(Generic[T]):
                     failure = error
                     raise
         except RuntimeError as error:
-            # ending a capture that has failed raises once more, without the cause
+            # ending a failed capture raises another error, without the cause
             raise failure or error from None
 
     def _capturing(self) -> AbstractContextManager[object]:
@@ -87,7 +86,7 @@ class CapturedPass(Generic[T]):
 
 
 def _default_generator(kind: str, index: int) -> torch.Generator:
-    """Return torch's global generator of a device. Raises RuntimeError for an accelerator that shows none."""
+    """Return torch's global generator of a device. Raises RuntimeError for an accelerator without one."""
     generators = getattr(torch.get_device_module(kind), "default_generators", None)
     if not generators:
         raise RuntimeError(f"torch shows no generator of {kind} devices")
@@ -99,10 +98,10 @@ class Uncapturable(Exception):
 
 
 class GraphEvaluator:
-    """Evaluate gradients as replays of a graph of the device; on a CPU as the same passes without one.
+    """Evaluate gradients as replays of a graph of the device; on a CPU by the same passes without a graph.
 
-    Moves the problem, its vectors and its data to the device. streams: how many gradients at a time; fewer where the
-    GPU has no memory for so many. Raises Uncapturable."""
+    Moves the problem, its vectors and its data to the device. streams: number of concurrent gradients; reduced if the
+    GPU lacks memory. Raises Uncapturable."""
 
     def __init__(self, problem: Problem, device: torch.device, streams: int = STREAMS) -> None:
         self.problem = problem
@@ -124,7 +123,7 @@ class GraphEvaluator:
 
     @property
     def streams(self) -> int:
-        """Return how many gradients are computed at a time."""
+        """Return the number of parallel gradients."""
         return len(self._lanes)
 
     def evaluate(self, pending: Sequence[PendingGradient]) -> None:
@@ -169,7 +168,7 @@ class _Lane:
         self, x: Tensor, buffers: Tensor, batch: tuple[Tensor, Tensor], g: Tensor, loss: Tensor, seed: int | None
     ) -> None:
         """Write the gradient at x [d] to g [d], and the loss of the batch to a scalar of the host; change the buffers
-        [nb]. seed: of what the module draws."""
+        [nb]. seed: seed of the module's random numbers."""
         inputs, targets = batch
         self._x.copy_(x)
         self._buffers.copy_(buffers)
@@ -185,16 +184,16 @@ class _Lane:
         buffers.copy_(self._buffers)
 
     def event(self) -> torch.Event | None:
-        """Return the end of what this lane has queued so far; None on a CPU."""
+        """Return the end of this lane's queued work; None on a CPU."""
         return None if self._captured is None else self._captured.stream.record_event()
 
     def wait_for_caller(self) -> None:
-        """Let later work of this lane begin after what the caller has queued so far."""
+        """Let later work of this lane begin after the caller's queued work."""
         if self._captured is not None:
             self._captured.stream.wait_stream(torch.accelerator.current_stream(self._problem.device))
 
     def join_caller(self) -> None:
-        """Let later work of the caller begin after what this lane has queued so far."""
+        """Let later work of the caller begin after this lane's queued work."""
         if self._captured is not None:
             torch.accelerator.current_stream(self._problem.device).wait_stream(self._captured.stream)
 

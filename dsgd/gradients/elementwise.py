@@ -106,7 +106,7 @@ def _number_with(
 
 
 def _combined(translation: Translation, node: fx.Node, operation: str) -> Activation:
-    """Combine two values, one of which may have fewer numbers, each of them for several of the other's."""
+    """Combine two values by an operation. One may have fewer numbers, which are broadcast."""
     token_axis = next(
         (translation.values[item].token_axis for item in node.all_input_nodes if item in translation.values), None
     )
@@ -162,7 +162,7 @@ def gathered_by(function: Callable[..., Tensor], translation: Translation, node:
     named = {name: translation.trace.constant(option) for name, option in node.kwargs.items()}
     try:
         moved = function(places, *(translation.trace.constant(option) for option in node.args[1:]), **named)
-    except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the batch axis is picked from, too
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:  # the function also reads along the batch axis
         raise Untranslatable(translation.trace.name(node)) from error
     translation.refuse_if(moved.shape != (1, *translation.trace.shape(node)), node)
     rows = moved.long().view(-1, translation.shape(node).numel()) - 1

@@ -1,5 +1,5 @@
-"""Gradients that workers have asked for, and the evaluator that takes one after the other by the module itself, the
-reference for all others; also side by side, each on a core of its own.
+"""Pending gradients, and the evaluator that computes them by the module itself: the reference for all other evaluators.
+It computes them one after the other, or in parallel, each on its own core.
 
 An evaluator gets all pending gradients at once and may compute them in any grouping; neither order nor grouping may
 change a result.
@@ -25,10 +25,10 @@ AHEAD = 2  # calls of each thread whose arguments are there at a time: they hold
 class PendingGradient:
     """Hold the arguments of a gradient until it is evaluated, and then its value.
 
-    snapshot: [d], where to take it, None once it is evaluated. buffers: [nb], a copy that the forward pass may change.
-    rank, step: of the batch. value: [d], None until it is evaluated. loss: of the batch, a scalar; None, too, where
-    nothing is computed. A tensor, since a checkpoint stores those. arrives: when a GPU has written it; None: at once.
-    """
+    snapshot: [d], the point of the gradient, None once it is evaluated. buffers: [nb], a copy that the forward pass may
+    change. rank, step: worker and step of the batch. value: [d], None until it is evaluated. loss: loss of the batch, a
+    scalar tensor, because a checkpoint stores tensors; None if nothing is computed. arrives: event after which the GPU
+    has written the loss; None: it is already written."""
 
     __slots__ = ("arrives", "buffers", "loss", "rank", "snapshot", "step", "value")
 
@@ -49,14 +49,14 @@ class PendingGradient:
         self.snapshot = None
 
     def read_loss(self) -> float | None:
-        """Return the loss, for which a GPU computes this gradient and those before it, and no others."""
+        """Return the loss. Waits for the GPU to compute this gradient and earlier ones, not later ones."""
         if self.arrives is not None:
             self.arrives.synchronize()
         return None if self.loss is None else float(self.loss)
 
 
 class GradientEvaluator(Protocol):
-    """Evaluate pending gradients. device: where that happens."""
+    """Evaluate pending gradients. device: device of the evaluation."""
 
     device: torch.device
 
@@ -77,12 +77,10 @@ class NullEvaluator:
 
 
 class SideBySide:
-    """Run calls in `workers` threads, each of which computes with an equal share of torch's threads.
+    """Run calls in `workers` threads. Each computes with an equal share of torch's threads.
 
-    One worker is the calling thread itself. threads_each: torch threads of a worker. total: threads
-    that compute, torch's included. The calling thread should use no
-    more for its own sums of vectors: waking idle threads takes longer than the sum.
-    """
+    One worker is the calling thread itself. threads_each: torch threads of a worker. total: computing threads, torch's
+    included. The calling thread should use no more for its own sums of vectors: waking threads takes longer."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -93,13 +91,13 @@ class SideBySide:
             self._pool = ThreadPoolExecutor(workers, "gradients", torch.set_num_threads, (self.threads_each,))
 
     def share(self, count: int) -> int:
-        """Return how many of so many equal pieces to give to one call: small ones, as a core may be slower."""
+        """Return the number of pieces for one call, of `count` equal pieces: few, because a core may be slower."""
         return max(1, count if self._pool is None else count // (4 * self.workers))
 
     def starmap(self, function: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
-        """Return what the function returns for the arguments in every row, which are read in the calling thread.
+        """Return the results of the function for the arguments in every row; rows are read in the calling thread.
 
-        All calls have ended when it returns or raises: of several errors that of the first row."""
+        All calls have ended when it returns or raises. If several calls fail, it raises the error of the first row."""
         if self._pool is None:
             return [function(*row) for row in rows]
         free, futures = Semaphore(AHEAD * self.workers), list[Future[T]]()
@@ -114,17 +112,17 @@ class SideBySide:
 
 
 class LoopEvaluator:
-    """Evaluate gradients one after the other, or side by side, each by a copy of the module.
+    """Evaluate gradients one after the other, or in parallel, each by a copy of the module.
 
-    device: where to compute, evaluation of models included. side_by_side: how many gradients at a time. More than one
-    is for modules that `serve_side_by_side`, on a CPU. No bit depends on how many."""
+    device: device of gradients and of evaluations. side_by_side: number of parallel gradients; more than one needs a
+    module that `serves_side_by_side`, on a CPU. No bit depends on the number."""
 
     def __init__(self, problem: Problem, device: torch.device | None = None, side_by_side: int = 1) -> None:
         self.problem = problem
         self.device = device or torch.device("cpu")
         problem.live_on(self.device)
         self.threads = SideBySide(side_by_side)
-        self._idle = SimpleQueue[Problem]()  # copies with which no thread computes
+        self._idle = SimpleQueue[Problem]()  # idle copies
         for _ in range(side_by_side if side_by_side > 1 else 0):
             self._idle.put(problem.twin())
 

@@ -1,7 +1,7 @@
-"""Whether a module with code of its own may be evaluated in another way than by itself: examined before a run.
+"""Examine, before a run, whether a module with its own code may be evaluated in another way than by itself.
 
-Two consecutive steps with a copy of the module show what its code does besides computing outputs of inputs. Two more,
-by the evaluator that was chosen, must give the same gradients, losses and buffers. The
+Two consecutive steps with a copy of the module show side effects of its code. Two more steps, by the chosen evaluator,
+must give the same gradients, losses and buffers. The
 compiled kernels are verified with the module in double precision.
 """
 
@@ -34,8 +34,8 @@ ParameterPoint = tuple[Tensor, Tensor]  # a vector [d], and buffers [nb]
 
 
 def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
-    """Return why only the module itself can compute its gradients; None if nothing speaks against other ways. device:
-    where to try. Raises ModelFailed for a module that cannot be trained."""
+    """Return why only the module itself can compute its gradients; None if other ways are possible. device: device of
+    the trial. Raises ModelFailed for a module that cannot be trained."""
     if (reason := hook_of(problem.module)) is not None:
         return reason
     if problem.state.shared:
@@ -51,7 +51,7 @@ def reason_for_the_loop(problem: Problem, device: torch.device) -> str | None:
 
 
 def _reason_by_steps(twin: Problem) -> str | None:
-    """Make some steps with a module. Returns what it does that a faster way could not do."""
+    """Make some steps with a module. Returns the behaviour, if any, that a faster evaluator would miss."""
     name = type(twin.module).__name__
     x, buffers = twin.start.to(twin.device, copy=True), twin.start_buffers.to(twin.device, copy=True)
     before = _attributes(twin.module)
@@ -65,7 +65,7 @@ def _reason_by_steps(twin: Problem) -> str | None:
                     g, _, function = twin.examined_gradient(x, buffers, inputs, targets, own_function)
             except ModelFailed:
                 raise
-            except Exception as error:  # whatever the user's module may raise
+            except Exception as error:  # a user's module may raise anything
                 raise ModelFailed(
                     f"the model fails in training: {type(error).__name__}: {short_message(error)}"
                 ) from error
@@ -84,8 +84,8 @@ def _reason_by_steps(twin: Problem) -> str | None:
 
 
 def serves_side_by_side(problem: Problem) -> bool:
-    """Tell whether copies of a module can compute gradients in several threads: whether it leaves alone all that copies
-    have in common, the global random streams included. Raises ModelFailed for a module that cannot be trained."""
+    """Return whether copies of a module can  compute gradients in several threads: whether they change no shared state,
+    global random streams included. Raises ModelFailed for a module that cannot be trained."""
     if problem.compiled or reason_for_the_loop(problem, problem.device) is not None:
         return False
     try:
@@ -97,8 +97,7 @@ def serves_side_by_side(problem: Problem) -> bool:
 
 
 def deviation(problem: Problem, evaluator: GradientEvaluator) -> str | None:
-    """Hold consecutive steps by an evaluator against those by a copy of a module with code of its own. Returns what
-    differs."""
+    """Compare consecutive steps by an evaluator with steps by a copy of the module. Returns the difference, if any."""
     plain = problem.twin()
     x, buffers = plain.start.clone(), plain.start_buffers.clone()
     for step in range(STEPS):
@@ -139,8 +138,8 @@ def _noted_hooks() -> Iterator[list[Tensor]]:
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
-    """Return what a module's code can remember from one pass to the next, apart from parameters and buffers, as values
-    that can be compared: attributes of the instance and its class, and plain values outside of its `forward`."""
+    """Return the state that a module's code can keep between passes, apart from parameters and buffers, as comparable
+    values: attributes of the instance and its class, and plain values outside of its `forward`."""
     attributes: dict[str, object] = {}
     for path, part in module.named_modules():
         name = f"{path}." if path else ""
@@ -170,7 +169,7 @@ def _outside(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _frozen(value: Any, depth: int) -> object:
-    """Return what of a value can be compared later, when the value may have changed."""
+    """Return a copy of a value for later comparison, when the value may have changed."""
     if isinstance(value, (type(None), bool, int, float, complex, str, bytes)):
         return type(value).__name__, value if value == value else "nan"
     if isinstance(value, Tensor):
@@ -216,7 +215,7 @@ def plain_outputs(
     state = {slot.path: value for slot, value in zip(problem.parameters, parameters, strict=True)}
     state |= {slot.path: value for slot, value in zip(problem.buffers, buffers, strict=True)}
     for path, value in (*problem.module.named_parameters(), *problem.module.named_buffers()):
-        if path not in state:  # counters, which change; what does not train
+        if path not in state:  # counters, which change; parameters that are not trained
             state[path] = value.detach().to(torch.float64 if value.is_floating_point() else value.dtype, copy=True)
     problem.state.train(training)
     return functional_call(problem.module, state, (inputs,))
@@ -235,5 +234,5 @@ def plain_gradient(
 
 
 def is_exact(value: Tensor, right: Tensor, scale: float) -> bool:
-    """Tell whether values are right to rounding. scale: of the largest entry, or 1."""
+    """Return whether values are right to rounding. scale: magnitude of the largest entry."""
     return value.shape == right.shape and torch.allclose(value, right, rtol=0, atol=EXACT * max(scale, 1.0))

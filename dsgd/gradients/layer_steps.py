@@ -16,7 +16,7 @@ from dsgd.gradients.amx_routes import ImageAxis
 from dsgd.gradients.tracing import Untranslatable, source
 from dsgd.gradients.translation import Activation, TokenTable, Translation, gathered, inverse
 
-# Of a convolution, products by tiles over products by taps: with more the transforms of tiles cost what they save.
+# Products of a convolution by tiles over products by taps. Above this ratio the transforms cost more than they save.
 TILES_BELOW = 0.66
 TILES_CHANNELS = 8  # fewer do not repay a transform
 
@@ -68,8 +68,8 @@ def convolution(translation: Translation, node: fx.Node, module: nn.Conv2d) -> A
 
 
 def _tiles(translation: Translation, node: fx.Node, window: Tensor, padding: RowsColumns) -> dict[str, Any]:
-    """Return the options of a convolution of 3 x 3 taps that is computed by tiles of 2 x 2 pixels, none if the taps
-    themselves are less work: where most are outside of a small image, or for few channels."""
+    """Return the options of a convolution of 3 x 3 taps that is computed by tiles of 2 x 2 pixels; empty if the taps
+    themselves are less work: if most are outside of a small image, or for few channels."""
     value, (outputs, rows, columns) = translation.source(node), translation.trace.shape(node)
     products = 16 * (-(-rows // 2)) * (-(-columns // 2))
     worth = products < TILES_BELOW * int((window >= 0).sum()) and min(value.shape[0], outputs) >= TILES_CHANNELS
@@ -79,7 +79,7 @@ def _tiles(translation: Translation, node: fx.Node, window: Tensor, padding: Row
 
 
 def _padding(module: nn.Conv2d) -> Option | None:
-    """Return the zeros on either side of each axis; None where the two sides differ."""
+    """Return the zeros on either side of each axis; None if the two sides differ."""
     if module.padding == "valid":
         return 0
     if module.padding != "same":
@@ -152,7 +152,7 @@ def dropout(translation: Translation, node: fx.Node, module: nn.Dropout) -> Acti
 
 
 def dropped(translation: Translation, node: fx.Node) -> Activation:
-    """`F.dropout`, which may be told not to drop."""
+    """Add the step of `F.dropout`, which may be disabled by its argument `training`."""
     share = dropped_share(node)
     training = translation.trace.constant(_argument(node, 2, "training", True))
     return _drop(translation, node, translation.trace.constant(share) if training else 0.0)
@@ -181,7 +181,7 @@ def _drop(translation: Translation, node: fx.Node, share: float) -> Activation:
 
 
 def embedding(translation: Translation, node: fx.Node, module: nn.Embedding) -> Activation | None:
-    """Look tokens up in a table; None for fixed ones, as positions are, which are then a `TokenTable`."""
+    """Look tokens up in a table; returns None for fixed tokens, such as positions, which become a `TokenTable`."""
     if module.max_norm is not None or module.padding_idx is not None or module.scale_grad_by_freq or module.sparse:
         raise Untranslatable(f"{translation.trace.name(node)} with options")
     rows = module.num_embeddings
@@ -203,7 +203,7 @@ def embedding(translation: Translation, node: fx.Node, module: nn.Embedding) -> 
 
 
 def position_step(translation: Translation, node: fx.Node) -> Activation | None:
-    """Add a table with a row for each token to a value, None if this is no such sum."""
+    """Add a table with a row for each token to a value; returns None for another sum."""
     for value, other in (node.args, node.args[::-1]):
         if isinstance(other, fx.Node) and (
             table := translation.tables.get(other) or _parameter_table(translation, other)
@@ -248,8 +248,8 @@ def permuted(translation: Translation, node: fx.Node) -> Activation:
 
 
 def _in_order(translation: Translation, node: fx.Node, order: Sequence[int]) -> Activation:
-    """Return a value with its axes, counted with the batch, in another order. The axis of tokens has no place in memory
-    by its number: where it is costs nothing."""
+    """Return a value with its axes, counted with the batch, in another order. The number of the token axis does not
+    affect memory, so moving it costs nothing."""
     value = translation.read(node, source(node))
     translation.refuse_if(order[0] != 0, node)
     axes = [axis - 1 for axis in order[1:]]

@@ -1,8 +1,8 @@
 """Translation of a network into a program for compiled kernels: a rule for each kind of layer.
 
-The module is traced (`dsgd.gradients.tracing`). What is no convolution, linear layer, norm, activation function, sum,
-product, pooling, flattening, slice, padding, concatenation, dropout, embedding or attention raises `Untranslatable`,
-as does a parameter that no layer uses.
+The module is traced (`dsgd.gradients.tracing`). It may contain convolution, linear layers, norms, activation functions,
+sums, products, pooling, flattening, slices, padding, concatenation, dropout, embeddings and attention. All else raises
+`Untranslatable`, as does a parameter that no layer uses.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ KEPT = 4  # numbers for each sample and group: its mean and rate, in the room of
 
 
 def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
-    """Translate the training pass of a problem's module; return also what its norms count in it. Raises
-    Untranslatable for what has no translation, and for a module that does something else in evaluation."""
+    """Translate the training pass of a problem's module, and return the counters of its norms too. Raises
+    Untranslatable for a module without a translation, and for a module with other steps in evaluation."""
     translation = Translation(problem)
     if _steps(translation.trace) != _steps(ModuleTrace(problem, training=False)):
         raise Untranslatable(f"{type(problem.module).__name__}, which takes another way in evaluation")
@@ -40,7 +40,7 @@ def network_program(problem: Problem) -> tuple[NetworkProgram, BatchCounters]:
 
 
 def _steps(trace: ModuleTrace) -> list[str]:
-    """Return the nodes of a graph as text: what is called, with what."""
+    """Return the nodes of a graph as text: the called function and its arguments."""
 
     def given(node: fx.Node) -> Any:
         return layer_steps.dropped_share(node) if node.target is F.dropout else (node.args, node.kwargs)
@@ -76,7 +76,7 @@ def _linear_function(translation: Translation, node: fx.Node) -> Activation:
 
 
 def _kept(translation: Translation, node: fx.Node, argument: Any) -> int:
-    """Return the place of a parameter that a function is given, -1 of none."""
+    """Return the offset of a function's parameter, -1 for None."""
     if argument is not None and not (isinstance(argument, fx.Node) and argument.op == "get_attr"):
         raise Untranslatable(translation.trace.name(node))
     return translation.parameter(None if argument is None else translation.tensor(argument))
@@ -98,14 +98,14 @@ def _group_norm(translation: Translation, node: fx.Node, module: nn.GroupNorm) -
 
 
 def _instance_norm(translation: Translation, node: fx.Node, module: nn.InstanceNorm2d) -> Activation:
-    """A group norm with a group for each channel."""
+    """Add a group norm with a group for each channel."""
     if module.running_mean is not None:
         raise Untranslatable(f"{translation.trace.name(node)} with running statistics")
     return _normed(translation, node, module, translation.source(node, axes=3), module.num_features)
 
 
 def _layer_norm(translation: Translation, node: fx.Node, module: nn.LayerNorm) -> Activation:
-    """A group norm of one group, in which each number of a sample, or of a token, is a channel."""
+    """Add a group norm of one group, in which each number of a sample, or of a token, is a channel."""
     value = translation.source(node)
     if value.shape != module.normalized_shape:
         raise Untranslatable(f"{translation.trace.name(node)} over some axes of a sample")
@@ -120,7 +120,7 @@ def _normed(
     groups: int,
     as_shape: torch.Size | None = None,
 ) -> Activation:
-    """Add a group norm of so many groups. module: has its weight, bias and eps."""
+    """Add a group norm. module: the layer with weight, bias and eps."""
     kept = translation.new(torch.Size((KEPT * groups,)))
     options = {"eps": module.eps, "groups": groups, "kept": kept.offset}
     return translation.step("group_norm", node, value, as_shape, **translation.affine(module), **options)

@@ -15,7 +15,7 @@ from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed, Slot, short_message
 from dsgd.problem.state import WORD, word_count
 
-BATCHES = (3, 5)  # the shapes for two batch sizes tell the batch axis from all others
+BATCHES = (3, 5)  # the shapes for two batch sizes distinguish the batch axis from all others
 
 _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -25,14 +25,14 @@ class Untranslatable(ValueError):
 
 
 def source(node: fx.Node) -> fx.Node:
-    """Return the first argument of a layer. Raises Untranslatable where it is given by its name."""
+    """Return the first argument of a layer. Raises Untranslatable if it is given by its name."""
     if not node.args:
         raise Untranslatable(f"{node.name}, whose first argument is given by its name")
     return node.args[0]  # pyright: ignore[reportReturnType]
 
 
 class ModuleTrace:
-    """Trace the forward pass of a problem's module, and tell the shapes and constants in it. Raises Untranslatable."""
+    """Trace the forward pass of a problem's module, with its shapes and constants. Raises Untranslatable."""
 
     def __init__(self, problem: Problem, training: bool) -> None:
         try:
@@ -46,7 +46,7 @@ class ModuleTrace:
             before = torch.get_rng_state()
             try:
                 self.graph = _Tracer().trace(module)
-            except Exception as error:  # fx raises whatever a proxy cannot do in the user's own code
+            except Exception as error:  # a proxy in the user's code may raise anything
                 name = type(module).__name__
                 raise Untranslatable(f"{name}.forward, which cannot be traced ({short_message(error)})") from error
             if not torch.equal(before, torch.get_rng_state()):  # they would be the same in every pass
@@ -69,7 +69,7 @@ class ModuleTrace:
         return small[1:]
 
     def constant(self, argument: Any) -> Any:
-        """Return the value of an argument that is no tensor. Raises Untranslatable if it depends on the batch size."""
+        """Return the value of an argument except tensors. Raises Untranslatable if it depends on the batch size."""
         if isinstance(argument, fx.Node):
             small, large = self._results[argument]
             if isinstance(small, Tensor) or small != large:
@@ -95,7 +95,7 @@ class ModuleTrace:
 
 
 class _Tracer(fx.Tracer):
-    """Trace what is read of buffers, as of parameters: their values change."""
+    """Trace reads of buffers like reads of parameters: their values change."""
 
     proxy_buffer_attributes = True
 
@@ -105,7 +105,7 @@ class _Tracer(fx.Tracer):
         if type(m) is nn.MultiheadAttention:
             output = self_attention(m, self.root, *args, **kwargs)
             if output is not None:
-                return output, None  # whoever reads the weights of attention, too, cannot be traced
+                return output, None  # code that also reads the attention weights cannot be traced
         return super().call_module(m, forward, args, kwargs)
 
 
@@ -120,7 +120,7 @@ class _Examples(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         try:
             result = super().run_node(n)
-        except Exception as error:  # of the user's layers: whatever they raise
+        except Exception as error:  # a user's layer may raise anything
             raise Untranslatable(f"{n.name} ({n.target}), which fails on zeros ({short_message(error)})") from error
         self.results[n] = torch.empty(result.shape, device="meta") if isinstance(result, Tensor) else result
         return result
@@ -146,7 +146,7 @@ def _example_results(
 
 
 def _is_plain(node: fx.Node) -> bool:
-    """Tell whether a node only computes with sizes and options, so that leaving it out changes nothing else."""
+    """Return whether a node only computes with sizes and options, so that omitting it changes nothing else."""
     if node.op == "call_method":
         return node.target in ("size", "dim", "ndimension", "numel", "nelement")
     return getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
@@ -164,8 +164,8 @@ def self_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> fx.Proxy | None:
-    """Return the output of self-attention over sequences that have the batch in front, causal or without a mask; None
-    for any other. root: the module that is traced. The arguments are those of the module's `forward`."""
+    """Return the output of self-attention over sequences with the batch axis first, causal or without a mask; None for
+    other attention. root: the traced module. The other arguments are the same as of the module's `forward`."""
     hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
     plain = module.batch_first and not module.dropout and module.bias_k is None and not module.add_zero_attn
     if hooks or not plain or not query is key is value or key_padding_mask is not None:
@@ -189,7 +189,7 @@ def self_attention(
 
 
 def _read(root: nn.Module, mask: fx.Proxy | Tensor) -> Tensor | None:
-    """Return a mask that the module keeps; None for one that is computed or trained."""
+    """Return a mask that is a constant of the module; None for a computed or trained one."""
     if isinstance(mask, Tensor):
         return mask
     return dict(root.named_buffers()).get(str(mask.node.target)) if mask.node.op == "get_attr" else None
@@ -205,10 +205,10 @@ def _is_causal(mask: Tensor) -> bool:
 class BatchCounters:
     """Count batches in the buffers of several models.
 
-    more: how much a training pass adds to each word of 8 bytes of the buffers that are stored as bytes."""
+    more: increment by a training pass of each 8-byte word of the buffers that are stored as bytes."""
 
     def __init__(self, trace: ModuleTrace) -> None:
-        """trace: of a forward pass, whose norms count."""
+        """trace: trace of a forward pass, whose norms count batches."""
         calls = Counter(id(trace.modules[str(node.target)]) for node in trace.graph.nodes if node.op == "call_module")
         state = trace.problem.state
         self._numbers = state.numbers
@@ -226,6 +226,6 @@ class BatchCounters:
 
 
 def _counts(slot: Slot) -> bool:
-    """Tell whether a buffer is the counter of a batch norm that does not read it."""
+    """Return whether a buffer is the counter of a batch norm that does not read it."""
     owner = slot.owner
     return slot.name == "num_batches_tracked" and type(owner) in _COUNTING and owner.momentum is not None

@@ -1,4 +1,4 @@
-"""A program for compiled kernels while it is made: steps of a network's layers, and where their values are.
+"""A program for compiled kernels under construction: steps of a network's layers, and offsets of their values.
 
 The fields of a step are explained in `csrc/program.h`.
 """
@@ -21,16 +21,15 @@ KINDS = ("convolve", "norm", "group_norm", "add", "multiply", "gather", "average
 KINDS += ("linear", "dropout", "fixed", "embed", "offset", "attend")
 SINGLE_KINDS = KINDS[12:]  # kinds that are not computed in bf16
 NORMS = KINDS[1:3]
-RECTIFYING = KINDS[:10]  # kinds whose step computes a ReLU behind it as well
+RECTIFYING = KINDS[:10]  # kinds whose step can also compute a ReLU behind it
 FUNCTIONS = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "elu", "relu6", "hardsigmoid", "hardswish", "mish")
 FUNCTIONS += ("softplus", "scale", "shift", "reciprocal", "leaky_relu")
 
 
 class Activation(NamedTuple):
-    """A value of the network. offset: in the arena, in numbers for one sample. shape: of one sample.
+    """A value of the network. offset: position in the arena, in numbers for one sample. shape: shape for one sample.
 
-    Of a network for sequences: for one token and of one token. token_axis: where the axis of tokens is among those of a
-    sample."""
+    In a network for sequences, both are for one token. token_axis: index of the token axis among a sample's axes."""
 
     offset: int
     shape: torch.Size
@@ -38,8 +37,8 @@ class Activation(NamedTuple):
 
 
 class TokenTable(NamedTuple):
-    """A parameter with a row for each token of a sample, as positions have. weight: its place in the vector. row:
-    [tokens], that of each. rows: how many there are."""
+    """A parameter with a row for each token of a sample, such as positions. weight: its offset in the vector. row:
+    [tokens], row of each token. rows: number of rows."""
 
     weight: int
     row: Tensor
@@ -48,8 +47,8 @@ class TokenTable(NamedTuple):
 
 @dataclass
 class ProgramStep:
-    """One layer. from_, other, third, to, kept: places in the arena, in numbers for one sample. axes: of a convolution,
-    rows and columns. All else as in `csrc/program.h`."""
+    """One layer. from_, other, third, to, kept: offsets in the arena, in numbers for one sample. axes: rows and columns
+    of a convolution. The other fields are as in `csrc/program.h`."""
 
     kind: str
     from_: int
@@ -91,10 +90,10 @@ class ProgramStep:
 
 @dataclass
 class NetworkProgram:
-    """The steps of a network. numbers: of all activations, for one sample; largest: of the largest of them. output:
-    place of the logits, of which there are `classes`. tokens: in a sample, None unless it is a sequence: all else is
-    then for one token. vocabulary: how many different tokens there are at most. drops: for each layer of dropout, in
-    their order, numbers for one sample, and the share of them that is kept."""
+    """The steps of a network. numbers: size of all activations, for one sample; largest: size of the largest
+    activation. output: offset of the logits, `classes` numbers. tokens: length of a sequence, None for other samples;
+    the other fields are then for one token. vocabulary: maximum of different tokens. drops: (numbers for one sample,
+    share of them that is kept) of each dropout layer in order."""
 
     steps: list[ProgramStep] = field(default_factory=list)
     numbers: int = 0
@@ -107,7 +106,7 @@ class NetworkProgram:
 
 
 class Translation:
-    """A program under way: a rule for a node reads values, adds steps, and says where the value of its node is."""
+    """A program under construction: a rule for a node reads values, adds steps, and sets its value's offset."""
 
     def __init__(self, problem: Problem) -> None:
         self.trace = trace = ModuleTrace(problem, training=True)
@@ -125,12 +124,12 @@ class Translation:
         self.made_by: dict[fx.Node, ProgramStep] = {}
 
     def refuse_if(self, condition: object, node: fx.Node) -> None:
-        """Raise Untranslatable, with the name of the layer, where a condition holds."""
+        """Raise Untranslatable, with the name of the layer, if a condition holds."""
         if condition:
             raise Untranslatable(self.trace.name(node))
 
     def read(self, node: fx.Node, argument: Any) -> Activation:
-        """Return a value that `node` reads. Raises Untranslatable for what is no activation."""
+        """Return a value that `node` reads. Raises Untranslatable unless it is an activation."""
         self.refuse_if(not isinstance(argument, fx.Node) or argument not in self.values, node)
         return self.values[argument]
 
@@ -162,7 +161,7 @@ class Translation:
         return self.new(value.shape)._replace(token_axis=value.token_axis)
 
     def parameter(self, tensor: Tensor | None) -> int:
-        """Return the place of a parameter in the vector, -1 of none. Raises Untranslatable if it is not trained."""
+        """Return the offset of a parameter in the vector, -1 for None. Raises Untranslatable if it is not trained."""
         if tensor is None:
             return -1
         if id(tensor) not in self._parameters:
@@ -175,7 +174,7 @@ class Translation:
         return {"weight": self.parameter(module.weight), "bias": self.parameter(module.bias)}
 
     def buffer(self, tensor: Tensor | None) -> int:
-        """Return the place of a buffer in the vector, -1 of none. Raises Untranslatable if it is not in there."""
+        """Return the offset of a buffer in the vector, -1 for None. Raises Untranslatable if it is not there."""
         if tensor is not None and id(tensor) not in self._buffers:
             raise Untranslatable("a constant that is neither a parameter nor a buffer of floats")
         return -1 if tensor is None else self._buffers[id(tensor)]
@@ -187,8 +186,8 @@ class Translation:
     def step(
         self, kind: str, node: fx.Node, value: Activation, as_shape: torch.Size | None = None, **options: Any
     ) -> Activation:
-        """Add a step from a value to that of the node, whose first axis is that of channels. as_shape: of both, if the
-        step goes over their numbers in another shape."""
+        """Add a step from a value to the node's value, whose first axis is the channel axis. as_shape: shape of both in
+        the step, if it differs."""
         to = self.new(self.shape(node, value.token_axis))._replace(token_axis=value.token_axis)
         return self.step_to(to, kind, node, value, as_shape, **options)
 
@@ -211,14 +210,14 @@ class Translation:
         return to
 
     def norm_behind(self, argument: Any, value: Activation) -> ProgramStep | None:
-        """Return the norm that makes a value for nothing else to read, and that a sum behind it can be a part of."""
+        """Return the norm that makes a value without other readers, if it can include a sum behind it."""
         step = self.made_by.get(argument)
         if step is None or step.kind not in NORMS or step.sums or step.rectify or len(argument.users) > 1:
             return None
         return step if step.to == value.offset and not value.token_axis else None
 
     def add_to_norm(self, node: fx.Node, step: ProgramStep, other: Activation) -> Activation:
-        """Let a norm's step, which goes behind all others, also add another value: the result is that of the node."""
+        """Let a norm's step, which moves behind all others, also add another value. The result is the node's value."""
         self.program.steps = [*(earlier for earlier in self.program.steps if earlier is not step), step]
         step.sums, step.other = True, other.offset
         self.made_by[node] = step
@@ -232,13 +231,13 @@ class Translation:
         self.program.output, self.program.classes = value.offset, value.shape[0]
         if self._unused:
             raise Untranslatable("parameters that no layer of its own has")
-        # what the gradients of a step are added to: backwards, the first that gives one to an activation sets it
+        # activations to which a step adds gradients: backwards, the first step that has a gradient for one sets it
         given = {self.program.output}
         for step in reversed(self.program.steps):
             if step.to not in given:
                 raise Untranslatable("a layer whose result nothing reads")
             step.has_gradient = step.from_ != self.input.offset or step.kind in ("add", "multiply")
-            if step.sums:  # whose kernel gives to the other one first
+            if step.sums:  # its kernel adds to the other one first
                 step.other_adds = step.other in given
                 given.add(step.other)
             step.adds = step.from_ in given
@@ -254,7 +253,7 @@ class Translation:
 
 
 def inverse(window: Tensor, pixels: int) -> Tensor:
-    """Return for every pixel and tap the place that has the pixel under that tap, -1 if none has."""
+    """Return, for every pixel and tap, the position that reads the pixel by that tap, or -1."""
     back = torch.full((len(window), pixels), -1)
     taps, places = (window >= 0).nonzero(as_tuple=True)
     back[taps, window[taps, places]] = places
@@ -262,7 +261,7 @@ def inverse(window: Tensor, pixels: int) -> Tensor:
 
 
 def gathered(translation: Translation, node: fx.Node, window: Tensor, rectify: bool = False) -> Activation:
-    """Add a step that takes its numbers from places of the value before it. window: those places, -1 for zeros. Raises
+    """Add a step that gathers numbers of the value before it. window: indices into that value, -1 for zeros. Raises
     Untranslatable if a number is taken twice."""
     value = translation.read(node, source(node))
     taken = window[window >= 0]

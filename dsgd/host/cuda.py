@@ -1,4 +1,4 @@
-"""What torch offers for CUDA alone. All other code reaches a device by `torch.accelerator`."""
+"""Functions of torch for CUDA only. All other code uses `torch.accelerator`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tune() -> None:
 
 
 def has_tensor_cores_of_bf16(device: torch.device) -> bool:
-    """Return whether a GPU has units for products in bf16 and TF32: those of NVIDIA since 2020."""
+    """Return whether a GPU has units for products in bf16 and TF32: NVIDIA's GPUs since 2020."""
     return torch.cuda.get_device_capability(device)[0] >= 8
 
 
@@ -38,7 +38,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Return the versions of driver, CUDA, cuDNN and NCCL; None or "" for what is not known."""
+    """Return the versions of driver, CUDA, cuDNN and NCCL; None or "" if unknown."""
     cudnn = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
     nccl = torch_nccl.version() if torch.distributed.is_nccl_available() else ()
     return {

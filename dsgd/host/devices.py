@@ -1,7 +1,7 @@
-"""The devices that torch can compute on here, counted without beginning an accelerator in this process: those that are
-forked of it could not use it then.
+"""The devices that torch can compute on here, counted without initialising an accelerator in this process: its forked
+processes could not use the accelerator then.
 
-NVIDIA's GPUs are counted by their driver. Where there may be others, a child process imports torch and asks it.
+NVIDIA's GPUs are counted by their driver. If there may be others, a child process imports torch and asks it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dsgd.host.fork import run_in_child
 from dsgd.host.resources import visible_gpus
 from dsgd.host.signals import Interrupted
 
-AUTO, CPU, ACCELERATOR = "auto", "cpu", "accelerator"  # choices of engine.device, besides types of torch
+AUTO, CPU, ACCELERATOR = "auto", "cpu", "accelerator"  # choices of engine.device, in addition to types of torch
 NVIDIA, NVIDIA_GROUP = "cuda", "nccl"
 EXTENSIONS = "torch.backends"  # entry points of packages that bring torch an accelerator
 DEVICE_FILES = ("/dev/kfd", "/dev/dri", "/dev/accel")  # of AMD, of Intel, of others
-PATIENCE_S = 60  # for an accelerator to begin; whoever waits longer learns of it from the workers
+PATIENCE_S = 60  # limit for an accelerator to start; later errors come from the workers
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Accelerators:
     """The devices of torch's accelerator that this process may use.
 
     type: torch's name, such as cuda or xpu; "" without an accelerator. group: the backend of torch.distributed for its
-    tensors; "" if it has none. why: what keeps its devices from being counted, in one line; "" if nothing does."""
+    tensors; "" if it has none. why: reason why its devices cannot be counted, in one line; "" if they can."""
 
     type: str = ""
     count: int = 0

@@ -1,4 +1,4 @@
-"""Files that somebody else may have put there, and paths below a home."""
+"""Files that another user may have written, and paths below a home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TEXT_BYTES = 2**26  # of a text file, at most
 def regular_file(path: str | Path) -> Iterator[tuple[FileIO, int]]:
     """Open a regular file to read, unbuffered; yield it and its size in bytes.
 
-    Raises OSError, whose strerror says what else it is; a FIFO, whose opening would wait for a writer, too."""
+    Raises OSError for other files, with a strerror that names their kind, and for a FIFO, without waiting for a
+    writer."""
     with FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -40,8 +41,8 @@ def text_lines(path: str, key: str) -> list[str]:
 
 
 def expanded(path: str, key: str) -> Path:
-    """Return a path with the home that a `~` at its beginning stands for. Raises ValueError, naming the key, where this
-    user has none."""
+    """Return a path with the home that a `~` at its beginning stands for. Raises ValueError, naming the key, if this
+    user has no home."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -1,9 +1,9 @@
-"""Forked processes, and what they cannot share with the process that they are forked from: open files and connections,
-whose position and protocol would be one for all, and threads, which they lack.
+"""Forked processes, and the resources that they cannot share with their parent: open files and connections, whose
+position and protocol would be common, and threads, which they lack.
 
-Files are opened once more in the forked process, where they are: `positions` and `reopen`.
+Files are opened again in the forked process, at the same position: `positions` and `reopen`.
 
-`Children` are such processes that call a function each, so that nothing of it stays in this one.
+`Children` are forked processes that call a function each, so that nothing of it stays in this process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAUSE_HARD = 2  # of omp_pause_resource_all
 POLL_S = 0.01
 
 DESCRIPTORS = "/proc/self/fd"
-KEPT = os.O_ACCMODE | os.O_APPEND  # flags of a file that is opened once more
+KEPT = os.O_ACCMODE | os.O_APPEND  # flags of a file that is opened again
 HARMLESS = re.compile(r"/dev/(null|zero|u?random)$|anon_inode:")  # without a position, and without a peer
 
 
@@ -51,32 +51,32 @@ class Holdings:
 
     @classmethod
     def now(cls) -> Holdings:
-        """Return those of this process."""
+        """Return the files, connections and threads of this process."""
         names = {number: _name(number) for number in (os.listdir(DESCRIPTORS) if os.path.isdir(DESCRIPTORS) else ())}
         named = ((int(number), name) for number, name in names.items() if name and not HARMLESS.match(name))
         return cls(frozenset(named), frozenset(threading.enumerate()))
 
     def since(self, before: Holdings) -> Holdings:
-        """Return what has come since then."""
+        """Return the files, connections and threads opened since `before`."""
         return Holdings(self.descriptors - before.descriptors, self.threads - before.threads)
 
     @property
     def files(self) -> dict[int, str]:
-        """Return the descriptors of files, which can be opened once more."""
+        """Return the descriptors of files, which can be opened again."""
         return {number: name for number, name in sorted(self.descriptors) if name.startswith("/")}
 
     @property
     def others(self) -> list[str]:
-        """Return the names of what a forked process cannot open by itself."""
+        """Return the names of connections and threads, which a forked process cannot open again."""
         connections = sorted(name for _, name in self.descriptors if not name.startswith("/"))
         return connections + ["a thread"] * len(self.threads)
 
 
-_private: dict[int, str] = {}  # descriptors of files that every forked process opens once more
+_private: dict[int, str] = {}  # descriptors of files that every forked process opens again
 
 
 def open_in_forks(files: Mapping[int, str]) -> None:
-    """Have files opened once more in every process that is forked from now on: each gets a position of its own."""
+    """Have files opened again in every process that is forked from now on: each gets its own position."""
     _private.update(files)
 
 
@@ -91,7 +91,7 @@ def positions() -> dict[int, tuple[int, int]]:
 
 
 def reopen(files: Mapping[int, tuple[int, int]]) -> None:
-    """Open files once more, in the forked process, under their descriptors and where they were. Raises OSError."""
+    """Open files again, in the forked process, under their descriptors, at their positions. Raises OSError."""
     for number, (position, flags) in files.items():
         # also of a file that has been removed, or never had a name
         other = os.open(os.path.join(DESCRIPTORS, str(number)), flags & KEPT)
@@ -101,7 +101,7 @@ def reopen(files: Mapping[int, tuple[int, int]]) -> None:
 
 
 def surplus(names: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Return those of some names that have no counterpart of their kind among others: socket, pipe or thread."""
+    """Return the names without a counterpart of their kind among `others`: socket, pipe or thread."""
     left, missing = Counter(map(_kind, others)), list[str]()
     for name in names:
         if left[_kind(name)]:
@@ -118,17 +118,17 @@ def _kind(name: str) -> str:
 def _name(number: str) -> str | None:
     try:
         return os.readlink(os.path.join(DESCRIPTORS, number))
-    except OSError:  # closed meanwhile, as that of the listing itself
+    except OSError:  # closed meanwhile, such as the descriptor of the listing itself
         return None
 
 
 def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
-    """Fork a process that calls `prepare` and `main` and ends with the status that `main` returns, with 130 after a
-    KeyboardInterrupt, and with 1 after any other exception, which it prints. Returns its process id.
+    """Fork a process that calls `prepare` and `main`. Its exit status is the result of `main`, 130 after a
+    KeyboardInterrupt, and 1 after any other exception, which it prints. Returns its process id.
 
     STOP_SIGNALS are blocked around the fork, where exceptions of their handlers would be lost, and in the new process
-    until it is prepared. No OpenMP runtime keeps threads: the new process would wait for them in its next parallel
-    region, for ever. Files that data sets read from are opened once more in it (`reopen`)."""
+    until it is prepared. OpenMP runtimes end their threads: the new process would wait for them in its next parallel
+    region, for ever. Files that data sets read from are opened again in it (`reopen`)."""
     _end_openmp_threads()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -147,7 +147,7 @@ def fork(prepare: Callable[[], None], main: Callable[[], int]) -> int:
                     status = end.code if isinstance(end.code, int) else 1
                 except KeyboardInterrupt:
                     status = EXIT_INTERRUPTED
-                except Exception:  # the end of this process, which nobody else would report
+                except Exception:  # the end of this process, which no other code would report
                     traceback.print_exc()
                 finally:
                     with contextlib.suppress(OSError, ValueError):
@@ -170,7 +170,7 @@ def _end_openmp_threads() -> None:
 
 @dataclass
 class ForkedProcess:
-    """A process that this one has forked, with the methods of subprocess.Popen. returncode: as there."""
+    """A process that this one has forked, with the methods and the returncode of subprocess.Popen."""
 
     pid: int
     returncode: int | None = None
@@ -198,9 +198,9 @@ class ForkedProcess:
 
 
 class ChildResult(NamedTuple):
-    """What a child has left. text: the result of its function. status: 0, 1 for an exception, 130 for
-    KeyboardInterrupt, that of a SystemExit, or minus the number of the signal that killed it. signals: those of
-    STOP_SIGNALS that have come since the block began, and were passed on to it."""
+    """Hold the result of a child. text: result of its function. status: 0, 1 for an exception, 130 for
+    KeyboardInterrupt, the status of a SystemExit, or minus the number of the signal that killed it. signals:
+    STOP_SIGNALS received since the block began, and forwarded to it."""
 
     text: str
     status: int
@@ -209,7 +209,7 @@ class ChildResult(NamedTuple):
 
 @dataclass
 class _Child:
-    """name: for the caller. waiting: signals to be sent once the process exists. text: its result as far as read."""
+    """name: the caller's name for it. waiting: signals to be sent once the process exists. text: result read so far."""
 
     name: int
     waiting: deque[int]
@@ -217,7 +217,7 @@ class _Child:
     text: bytes = b""
 
     def send(self) -> None:
-        """Send each signal once, though a handler may do the same in the midst of it."""
+        """Send each signal once, even if a handler interrupts this method with the same call."""
         while self.pid and self.waiting:
             with contextlib.suppress(IndexError, ProcessLookupError):
                 os.kill(self.pid, self.waiting.popleft())
@@ -226,18 +226,17 @@ class _Child:
 class Children:
     """Processes that call a function each, in a `with` block.
 
-    Inside of it this process passes STOP_SIGNALS on to them, which get none by themselves from a terminal, and does
-    nothing else on them. At its end, those that no result of `wait` has named do what they did before the block.
-    signals: those that have come."""
+    Inside of it, this process only forwards STOP_SIGNALS to the children, which get none from a terminal. At the end of
+    the block, the previous handlers get the signals that no result of `wait` has named. signals: received signals."""
 
     def __init__(self) -> None:
         self.signals: list[int] = []
-        self._heard = 0  # of them, those that a result of `wait` has named
-        self._children: dict[int, _Child] = {}  # by the pipe on which they tell their results
+        self._heard = 0  # number of signals that a result of `wait` has named
+        self._children: dict[int, _Child] = {}  # by the pipe of their results
 
     def __enter__(self) -> Children:
         self._parent = os.getpid()
-        # handlers that raise would do so inside of os.fork, where exceptions are lost
+        # a handler would raise inside of os.fork, where exceptions are lost
         self._handlers = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
         try:
             raise_swallowed(self._handlers.values())
@@ -249,7 +248,7 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the children that are left, as after an exception, and restore what signals did."""
+        """End the remaining children, as after an exception, and restore the signal handlers."""
         heard = self._heard
         self.end()
         while self._children:
@@ -265,14 +264,14 @@ class Children:
                 os.kill(child.pid, signal.SIGTERM)
 
     def __len__(self) -> int:
-        """Return how many have not been waited for."""
+        """Return the number of children not waited for."""
         return len(self._children)
 
     def start(self, function: Callable[[], str], name: int = 0) -> None:
-        """Fork a process that calls `function`, where signals do what they did here before the block. It also gets
-        those that have come before: the caller may not have seen the last one yet."""
+        """Fork a process that calls `function` with the signal handlers from before the block. It also gets earlier
+        signals: the caller may not have seen the last one yet."""
         reading, writing = os.pipe()
-        with block_signals(STOP_SIGNALS):  # a signal is either in the list already or comes to a child that is known
+        with block_signals(STOP_SIGNALS):  # a signal is either in the list already or is forwarded to a known child
             child = self._children[reading] = _Child(name, deque(self.signals))
 
         def prepare() -> None:
@@ -284,7 +283,7 @@ class Children:
 
         def main() -> int:
             text = function().encode()
-            with contextlib.suppress(BrokenPipeError):  # whoever was to read it has been killed
+            with contextlib.suppress(BrokenPipeError):  # the reading process has been killed
                 while text:  # a signal ends a call early
                     text = text[os.write(writing, text) :]
             return 0
@@ -300,9 +299,9 @@ class Children:
         child.send()
 
     def wait(self, idle: Callable[[], None] | None = None, every_s: float | None = None) -> tuple[int, ChildResult]:
-        """Wait for the first child that ends. Returns its name and what it has left.
+        """Wait for the first child that ends. Returns its name and its result.
 
-        idle: called meanwhile, whenever so many seconds have passed without news."""
+        idle: called meanwhile, whenever `every_s` seconds have passed without news."""
         while True:
             readable, _, _ = select.select(list(self._children), [], [], every_s)
             if idle is not None and not readable:
@@ -331,8 +330,8 @@ class Children:
 
 
 def run_in_child(function: Callable[[], str], patience_s: int = 0) -> ChildResult:
-    """Fork, call `function` in the child, and wait for its end. patience_s: after which SIGALRM kills the child; 0:
-    never."""
+    """Fork, call `function` in the child, and wait for its end. patience_s: seconds until SIGALRM kills the
+    child; 0: never."""
 
     def limited() -> str:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)

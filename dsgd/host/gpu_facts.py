@@ -1,4 +1,4 @@
-"""The accelerator of this process as torch has it: which device computes, and what a run's summary says of it."""
+"""The accelerator of this process in torch: the computing device, and its fields of a run's summary."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PEAK = "gpu_peak_bytes"
 
 
 def chosen_device(name: str) -> torch.device:
-    """Return the device for auto (an accelerator where there is one) | cpu | accelerator | one of torch's types. Raises
-    ValueError if there is none."""
+    """Return the device for auto (an accelerator if available) | cpu | accelerator | one of torch's types. Raises
+    ValueError if it is not available."""
     if name == CPU:
         return torch.device(CPU)
-    # counted without torch, which would begin an accelerator here, and those that are forked of it could not use it
+    # counted without torch, which would initialise an accelerator here, so that forked processes could not use it
     present, of_torch = accelerators(os.environ), torch.accelerator.current_accelerator()
     if of_torch is None or of_torch.type != present.type:  # as with NVIDIA's driver, and torch built for CPUs
         present = Accelerators()
@@ -35,7 +35,7 @@ def chosen_device(name: str) -> torch.device:
 
 
 def missing_device(device: torch.device) -> str:
-    """Return the line that says that torch has no such device; "" if it has. Begins the accelerator."""
+    """Return the line that says that torch has no such device; "" if it has. Initialises the accelerator."""
     if device.type == CPU:
         return ""
     of_torch = torch.accelerator.current_accelerator()
@@ -48,13 +48,13 @@ def missing_device(device: torch.device) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the name of a device's model; its type where torch does not tell it."""
+    """Return the name of a device's model; its type if torch has no name."""
     named = getattr(torch.get_device_module(device), "get_device_name", None)
     return device.type if named is None else named(device)
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a device; None where torch does not tell it."""
+    """Return the free memory of a device in bytes; None if unknown."""
     try:
         return torch.accelerator.get_memory_info(device)[0]
     except RuntimeError:  # an accelerator whose allocator keeps no account
@@ -63,7 +63,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 def gpu_facts(devices: Sequence[torch.device]) -> dict[str, str]:
     """Return the name of the accelerators among a process's devices, on CUDA also their driver, and the versions of
-    CUDA, cuDNN and NCCL; empty without an accelerator. What is not known is left out."""
+    CUDA, cuDNN and NCCL; empty without an accelerator. Unknown values are omitted."""
     used = [device for device in devices if device.type != CPU]
     if not used:
         return {}
@@ -72,8 +72,7 @@ def gpu_facts(devices: Sequence[torch.device]) -> dict[str, str]:
 
 
 def peak_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
-    """Return the most memory that tensors have taken on one of a process's accelerators; empty without one, and where
-    torch does not tell it."""
+    """Return the peak memory of tensors on one of a process's accelerators; empty if unknown."""
     try:
         peaks = [torch.accelerator.max_memory_allocated(device) for device in devices if device.type != CPU]
     except RuntimeError:  # as for `free_bytes`
@@ -82,7 +81,7 @@ def peak_bytes(devices: Sequence[torch.device]) -> dict[str, int]:
 
 
 def combined_facts(of_workers: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return what the workers of a run say of their GPUs: each different text once."""
+    """Return the workers' facts on their GPUs: each different text once."""
     workers = list(of_workers)
     texts = {name: _joined(facts[name] for facts in workers if name in facts) for name in FACTS}
     return {name: text for name, text in texts.items() if text}

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PORTS = range(20000, 30000)  # of SLURM jobs: below what Linux gives to outgoing connections
+PORTS = range(20000, 30000)  # of SLURM jobs: below Linux's range for outgoing connections
 # Step ids from here on are no steps of srun: the batch script, the shell of salloc, the container for logins by ssh.
 STEP, SPECIAL_STEPS = "SLURM_STEP_ID", 0xFFFFFFF0
 PTY = "SLURM_PTY_PORT"  # set by srun --pty
@@ -21,41 +21,39 @@ RESTARTS = "SLURM_RESTART_COUNT"  # of the job; set from the first restart on
 class Launch:
     """The launcher of this process, and its place among the processes that were launched."""
 
-    kind: str  # local: nobody started several processes for us | torchrun | slurm: within a step of srun
+    kind: str  # local: a single process | torchrun | slurm: within a step of srun
     rank: int  # of this process, 0..nodes-1
     nodes: int  # processes that were started
-    local_rank: int  # of this process among those on its machine
+    local_rank: int  # rank of this process on its machine
     local_nodes: int  # processes on its machine
-    master_address: str  # where rank 0 can be found
+    master_address: str  # address of rank 0
     master_port: int  # 0 if local: any free one
-    attempt: int  # how often the job has been restarted
-    job: str  # the same in all processes, another in other jobs and after a restart: as far as the launcher tells
-    agent_store: bool = False  # torchrun itself already serves a TCPStore at the master's address: nobody else must
+    attempt: int  # number of restarts of the job
+    job: str  # the same in all processes, another in other jobs and after a restart, as far as the launcher knows
+    agent_store: bool = False  # torchrun itself already serves a TCPStore at the master's address
     step: str | None = None  # of srun, like slurm-17.0: the same after a restart; also of one task
     last_host: str | None = None  # of srun's step
 
 
 def launch(environment: Mapping[str, str]) -> Launch:
-    """Return how this process was launched. torchrun's variables take precedence over those of a surrounding srun.
+    """Return how this process was launched. torchrun's variables take precedence over a surrounding srun's.
 
-    One process is no launch: a shell of `srun --pty`, a container whose operator sets WORLD_SIZE=1.
+    A single process is not a launch: a shell of `srun --pty`, a container whose operator sets WORLD_SIZE=1.
 
-    Raises ValueError, one line with the variables and their values, where they are incomplete or contradict each
-    other."""
+    Raises ValueError, one line with the variables and their values, if they are incomplete or contradict each other."""
     if "TORCHELASTIC_RUN_ID" in environment:
         return _torchrun(environment)
     # a batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but no step; the shell of salloc a special one
     if _number(environment, STEP, 0, default=SPECIAL_STEPS) < SPECIAL_STEPS:
         return _slurm(environment)
-    # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of what a launcher sets
+    # a batch script may prepare WORLD_SIZE for its srun; elsewhere it is half of a launcher's variables
     if "RANK" in environment or ("WORLD_SIZE" in environment and "SLURM_JOB_ID" not in environment):
         return _torchrun(environment)
     return _local(_number(environment, RESTARTS, 0, default=0))
 
 
 def legible(environment: Mapping[str, str]) -> Launch | None:
-    """Return what `launch` does, and None instead of an error: for questions that a simulation asks, too, which is not
-    concerned by how processes were launched."""
+    """Return the result of `launch`, or None instead of an error, for simulations, which ignore the launcher."""
     try:
         return launch(environment)
     except ValueError:
@@ -77,7 +75,7 @@ def advice(environment: Mapping[str, str]) -> str | None:
 def ends_of(nodelist: str, name: str = "nodelist") -> tuple[str, str]:
     """Return the first and the last host of a SLURM node list: n1 and m6 for n[1-3,7],m[5-6].
 
-    name: of the variable, for the message of the ValueError raised for anything else."""
+    name: name of the variable, for the message of the ValueError raised for other texts."""
     host = r"[^\s,\[\]]*(?:\[\d[\d,-]*\][^\s,\[\]]*)*"
     match = re.fullmatch(rf"({host})(?:,({host}))*", nodelist)
     first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", match[1]) if match else ""
@@ -99,7 +97,7 @@ def _torchrun(environment: Mapping[str, str]) -> Launch:
     local_rank = _below(environment, "LOCAL_RANK", "WORLD_SIZE", nodes)
     address, port = _text(environment, "MASTER_ADDR"), _port(environment)
     attempt = _number(environment, "TORCHELASTIC_RESTART_COUNT", 0, default=0)
-    # the run id alone is "none" in every job that was not given one
+    # the run id alone is "none" in every job without a given id
     named = [environment.get(name) for name in ("SLURM_JOB_ID", STEP, RESTARTS)]
     if "TORCHELASTIC_RUN_ID" in environment:
         named.insert(0, _text(environment, "TORCHELASTIC_RUN_ID"))
@@ -124,7 +122,7 @@ def _slurm(environment: Mapping[str, str]) -> Launch:
             )
     job, step = _number(environment, "SLURM_JOB_ID", 0), _number(environment, STEP, 0)
     attempt, name = _number(environment, RESTARTS, 0, default=0), f"slurm-{job}.{step}"
-    if nodes == 1:  # what is typed into a shell is no run of its step's
+    if nodes == 1:  # a command typed into a shell is not a process of the step
         return _local(attempt, None if PTY in environment else name)
     hosts = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environment else "SLURM_JOB_NODELIST"
     first, last = ends_of(_text(environment, hosts), hosts)
@@ -157,7 +155,7 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _number(environment: Mapping[str, str], name: str, least: int, default: int | None = None) -> int:
-    """Return a variable's value, an integer >= least. default: where it is not set; None: it must be."""
+    """Return a variable's value, an integer >= least. default: value if it is not set; None: it must be set."""
     if default is not None and name not in environment:
         return default
     text = _text(environment, name)

@@ -17,7 +17,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 ROOT = Path("/")
 DRIVER = Path("/proc/driver/nvidia/gpus")  # of NVIDIA's driver for Linux, a folder for each GPU; WSL2 has none
-DEVICES = Path("/dev")  # nvidia0, nvidia1, ..., where a container has nothing else
+DEVICES = Path("/dev")  # nvidia0, nvidia1, ...: a container may have nothing else
 NVML = "libnvidia-ml.so.1"  # NVIDIA's library for management, which comes with every driver
 
 DRIVER_BYTES = 80  # of the driver's version, as NVML's header has it
@@ -29,7 +29,7 @@ def cores() -> int:
 
 
 def omp_threads(environment: Mapping[str, str]) -> int | None:
-    """Return the number of threads in OMP_NUM_THREADS, its first where it lists several; None without one."""
+    """Return the number of threads in OMP_NUM_THREADS, the first of several; None without one."""
     given = environment.get("OMP_NUM_THREADS", "").partition(",")[0]
     return int(given) if given.isdecimal() and int(given) > 0 else None
 
@@ -48,14 +48,14 @@ def keep_freed_memory() -> None:
 
 def lower_thread_priority() -> None:
     """Give this thread, and threads it starts later, the lowest CPU priority."""
-    with contextlib.suppress(AttributeError, OSError):  # where threads have no priority of their own
+    with contextlib.suppress(AttributeError, OSError):  # systems without priorities of threads
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 def total_memory(root: Path = ROOT) -> int:
-    """Return the bytes of memory of the machine, or the limit of the control group, whichever is less.
+    """Return the bytes of memory of the machine, or the limit of the control group, if that is less.
 
-    root: of the file system, where proc/ and sys/ are. Raises OSError where the system has no proc/."""
+    root: folder with proc/ and sys/. Raises OSError on a system without proc/."""
     limits = (limit for limit, _ in _groups(root))
     return min(_meminfo(root, "MemTotal"), *limits)
 
@@ -72,8 +72,8 @@ def _meminfo(root: Path, name: str) -> int:
 
 
 def _groups(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield limit and use of the control group (version 2) of this process and of those around it. The use leaves out
-    cached files, which the kernel drops when memory is short. A group without a limit has the largest number."""
+    """Yield limit and use of the control groups (version 2) of this process. The use excludes cached files, which the
+    kernel drops when memory is short. A group without a limit has the largest number."""
     yield 2**63, 0
     lines = (
         (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()
@@ -133,7 +133,7 @@ def _counted(nvml: str) -> int:
 
 
 def driver_version(nvml: str = NVML) -> str | None:
-    """Return the version of NVIDIA's driver, like `570.86.15`; None where NVML does not say."""
+    """Return the version of NVIDIA's driver, like `570.86.15`; None if NVML does not know it."""
     text = ctypes.create_string_buffer(DRIVER_BYTES)
     answers = _answers(nvml, "nvmlSystemGetDriverVersion", text, ctypes.c_uint(DRIVER_BYTES))
     return text.value.decode(errors="replace") if answers else None

@@ -1,4 +1,4 @@
-"""Signals that end a run: what they do to a command, how a run remembers them, how to wait for them in select()."""
+"""Signals that end a run: their effect on a command, how a run remembers them, how to wait for them in select()."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1  # of Linux' prctl
 
 
 def end_with_parent(parent: int, number: signal.Signals) -> None:
-    """Have this process, forked by the process `parent`, get a signal when that one ends. Only on Linux."""
+    """Send a signal to this process, forked by the process `parent`, when the parent ends. Only on Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
@@ -25,17 +25,18 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised where a signal ends what goes on: a plain KeyboardInterrupt may come from a user's own code."""
+    """Raised when a signal ends a command: a plain KeyboardInterrupt may come from a user's code."""
 
 
 @dataclass(eq=False)
 class Armed:
-    """What raises Interrupted inside of `armed` only: elsewhere the code of others runs that does not stand it."""
+    """A handler that raises Interrupted inside of `armed` only: elsewhere, other libraries' code may not tolerate
+    it."""
 
     is_armed: bool = False
 
     def check(self) -> bool:
-        """Return whether a signal has come. Raises Interrupted if that is due."""
+        """Return whether a signal has come. Raises Interrupted if it is armed."""
         raise NotImplementedError
 
     @contextmanager
@@ -52,7 +53,7 @@ class Armed:
 @dataclass(eq=False)
 class Interruption(Armed):
     """A handler for STOP_SIGNALS: they raise Interrupted inside of `armed`, until the command's work is over. Elsewhere
-    OmegaConf, in the midst of a change, would make an error of its own of it. asked: signals that came before that."""
+    OmegaConf, during a change, would turn the exception into another error. asked: signals received so far."""
 
     over: bool = False
     asked: list[int] = field(default_factory=list)
@@ -70,14 +71,15 @@ class Interruption(Armed):
         return bool(self.asked)
 
     def end(self) -> None:
-        """Say that a signal changes nothing any more."""
+        """Ignore further signals."""
         self.over = True
 
 
 @contextmanager
 def interruptible(ends_process: bool = False) -> Iterator[Interruption]:
-    """Have an Interruption, which is yielded, handle STOP_SIGNALS inside of the block. ends_process: this process ends
-    after it, so that signals must not change its exit status; else they do there what they did before."""
+    """Have an Interruption, which is yielded, handle STOP_SIGNALS inside of the block. ends_process: True if this
+    process ends after the block, so that signals must not change its exit status; otherwise the previous handlers are
+    restored."""
     interruption = Interruption()
     handlers = {number: signal.signal(number, interruption) for number in STOP_SIGNALS}
     try:
@@ -92,8 +94,8 @@ def interruptible(ends_process: bool = False) -> Iterator[Interruption]:
 
 
 def raise_swallowed(handlers: Iterable[Any]) -> None:
-    """Raise Interrupted if a signal came to one of these handlers and was not heard: Python drops what is raised
-    in a destructor, and libraries what is raised where they call back."""
+    """Raise Interrupted if one of these handlers got a signal and its exception was lost: Python drops exceptions of a
+    destructor, and libraries drop exceptions of callbacks."""
     for handler in handlers:
         if isinstance(handler, Interruption):
             handler.check()
@@ -101,7 +103,7 @@ def raise_swallowed(handlers: Iterable[Any]) -> None:
 
 @contextmanager
 def block_signals(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
-    """Keep signals from this thread inside of the block, at whose end they come; yields the mask before."""
+    """Block signals in this thread inside of the block, and deliver them at its end; yields the previous mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield before
@@ -110,15 +112,15 @@ def block_signals(numbers: Sequence[signal.Signals]) -> Iterator[set[int]]:
 
 
 def ignore(number: signal.Signals) -> None:
-    """Have a signal do nothing from now on, also one that has come and that Python has not handled yet: it would say
-    that it was ignored due to a race condition, if the handler was exchanged before it was called."""
-    ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(int(signal.SIG_IGN)))  # no further one comes
-    signal.signal(number, signal.SIG_IGN)  # calls the handler first for those that have come
+    """Ignore a signal from now on, also a pending one: Python would report a race condition if the handler was replaced
+    before it was called."""
+    ctypes.CDLL(None).signal(ctypes.c_int(number), ctypes.c_void_p(int(signal.SIG_IGN)))  # blocks further ones
+    signal.signal(number, signal.SIG_IGN)  # calls the handler first for signals that have come
 
 
 @dataclass(frozen=True)
 class CaughtSignals:
-    """Signals that were caught instead of doing anything. descriptor: readable after each. numbers: of STOP_SIGNALS."""
+    """Signals that were caught without another effect. descriptor: readable after each. numbers: their numbers."""
 
     descriptor: int
     numbers: list[int]
@@ -149,10 +151,9 @@ def signal_pipe() -> Iterator[CaughtSignals]:
 
 @dataclass(eq=False)
 class StopRequests(Armed):
-    """The requests to end a run early that have come so far; true from the first on, which asks for a checkpoint.
+    """The requests so far to end a run early; true from the first on, which asks for a checkpoint.
 
-    A Ctrl-C after it raises Interrupted, once, and only where that is expected: inside of `armed`, and there not
-    inside of `held`, where it waits for the end of that block."""
+    A later Ctrl-C raises Interrupted, once, and only inside of `armed`. Inside of `held` it waits."""
 
     _count: int = 0
     _impatient: bool = False
@@ -171,8 +172,8 @@ class StopRequests(Armed):
             self.check()
 
     def check(self) -> bool:
-        """Return whether the run is to end. Raises Interrupted if it is to end at once, also if the handler's own was
-        swallowed on its way, as Python does in destructors."""
+        """Return whether the run should end. Raises Interrupted if it should end at once, also if the handler's
+        exception was lost, as in destructors."""
         if self._impatient:
             self.is_armed = False
             raise Interrupted
@@ -180,7 +181,8 @@ class StopRequests(Armed):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep a second Ctrl-C from tearing what the block writes: it raises at the end, unless an error did."""
+        """Delay a second Ctrl-C to the end of the block, so that its writes are complete; it raises there, unless an
+        error did."""
         before, self.is_armed = self.is_armed, False
         yield
         self.is_armed = before
@@ -203,5 +205,5 @@ def remember_signals(numbers: Sequence[signal.Signals]) -> Iterator[StopRequests
         yield requests
     finally:
         for number, handler in previous.items():
-            if not requests or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal it was told to send
+            if not requests or number == signal.SIGINT:  # SLURM sends SIGTERM after the signal of its option --signal
                 signal.signal(number, handler)

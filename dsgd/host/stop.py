@@ -1,4 +1,4 @@
-"""The signals that end a command, and its exit status. Imports as good as nothing: a command asks here first."""
+"""The signals that end a command, and its exit status. Imports almost nothing: a command needs it first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import signal
 
 EXIT_FAILED, EXIT_CONFIG, EXIT_INTERRUPTED = 1, 2, 130
 
-# Each asks for a checkpoint and the end: Ctrl-C, kill, what SLURM can be told to send before a time limit, and a
-# terminal that is gone, unless this process was started to outlive it (nohup).
+# Each asks for a checkpoint and the end: Ctrl-C, kill, the signal of SLURM's option before a time limit, and the end of
+# the terminal, unless this process was started to outlive it (nohup).
 STOP_SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,

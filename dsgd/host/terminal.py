@@ -1,4 +1,4 @@
-"""Standard output and error that outlive whoever reads them: a run goes on without its terminal."""
+"""Standard output and error that outlive their readers: a run continues without its terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 EVERY_S = 30.0  # of host time, between two lines of a log
-GONE = (errno.EPIPE, errno.EIO)  # of a pipe that nobody reads, and of a terminal that has been closed
-PIPE_WIDTH = 160  # characters of a line where neither a terminal nor COLUMNS says so
+GONE = (errno.EPIPE, errno.EIO)  # errors of a pipe without a reader, and of a closed terminal
+PIPE_WIDTH = 160  # characters of a line without a terminal and without COLUMNS
 NAMES = {1: "standard output", 2: "standard error"}
 
 
 class LastingFile(io.FileIO):
-    """A file descriptor, 1 or 2, whose writes never fail. What cannot be written any more is dropped."""
+    """A file descriptor, 1 or 2, whose writes never fail: output that cannot be written is dropped."""
 
     def write(self, content: Any) -> int:
         try:
@@ -33,10 +33,11 @@ class LastingFile(io.FileIO):
 
 
 def keep_streams() -> None:
-    """Have sys.stdout and sys.stderr outlive their readers, and show what their encoding lacks as question marks.
+    """Have sys.stdout and sys.stderr outlive their readers, and show characters that their encoding lacks as question
+    marks.
 
-    Standard descriptors that are closed are opened on nothing: the next file to be opened would take their number, and
-    get what is printed. Call it before anything opens one."""
+    Closed standard descriptors are opened on /dev/null: the next opened file would take their number, and get all
+    output. Call it before opening any file."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -52,7 +53,7 @@ def keep_streams() -> None:
 
 
 def print_utf8() -> None:
-    """Have this process print UTF-8, whatever the locale: it goes to a file, or to another process that shows it."""
+    """Have this process print UTF-8 in any locale: its output goes to a file, or to another process that shows it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

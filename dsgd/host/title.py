@@ -18,7 +18,7 @@ def set_title(name: str, title: str) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
-    with contextlib.suppress(OSError, ValueError, IndexError):  # /proc is not mounted, or hides what is in it
+    with contextlib.suppress(OSError, ValueError, IndexError):  # /proc is not mounted, or hides its contents
         fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
         begin, end = map(int, fields[ARGUMENTS : ARGUMENTS + 2])
         if 0 < begin < end:

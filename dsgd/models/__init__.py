@@ -1,11 +1,11 @@
 """Define models: one frozen dataclass for the options of each family, buildable for any data set that it can serve.
 
 Importing this module does not import torch, so that a configuration is checked quickly; `build` does. A model
-initialises itself from torch's default generator: whoever calls `build` seeds it.
+initialises itself from torch's default generator, which the caller of `build` seeds.
 
-A model or data of a user's own are a function, called by its import path (`imported`). Its errors become one line. It
-may import torchvision, whose compiled operators do not load beside a torch that they were not built for, such as a CPU
-build. The operators without which `import torchvision` fails are declared before.
+A user's model or data set is a function, called by its import path (`imported`). Its errors become one line. It may
+import torchvision, whose compiled operators do not load with a different build of torch, such as a CPU build. The
+operators that `import torchvision` needs are declared before.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ModelConfig(Protocol):
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
         """Raise ValueError if the model cannot serve samples of `input_shape` (no batch axis) with `classes` labels.
 
-        classes: None for data without labels (data=quadratic). A `TokenShape` is that of text."""
+        classes: None for data without labels (data=quadratic). A `TokenShape` is the shape of text."""
         ...
 
     def build(self, input_shape: tuple[int, ...], classes: int | None) -> nn.Module:
@@ -87,7 +87,7 @@ class ResNet:
 
     depth: int  # 6n + 2: three stages of n blocks of two convolutions each
     width: int = 16  # channels of the first stage; the next two have twice and four times as many
-    norm: str = "batch"  # "group" makes a sample's gradient independent of the rest of its batch
+    norm: str = "batch"  # "group" makes a sample's gradient independent of other samples of its batch
 
     def __post_init__(self) -> None:
         if self.depth < 8 or self.depth % 6 != 2:
@@ -162,8 +162,7 @@ def labelled(model: str, classes: int | None, input_shape: tuple[int, ...] = ())
 
 
 class TorchvisionFinder(MetaPathFinder):
-    """Finds nothing: declares the operators that torchvision needs before it is imported for the first time, by whoever
-    imports it."""
+    """Find nothing, but declare the operators that torchvision needs before its first import, wherever that happens."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if fullname != "torchvision":
@@ -177,8 +176,8 @@ class TorchvisionFinder(MetaPathFinder):
 def declare_missing_operators() -> None:
     """Declare what `import torchvision` needs if its compiled operators cannot be loaded. Call before each import.
 
-    Models, data sets and transforms work then; the operators themselves (non-maximum suppression) and torchvision's
-    own JPEG decoder do not. Raises ModuleNotFoundError if torchvision is not installed."""
+    Then models, data sets and transforms work, but not the operators themselves (non-maximum suppression) and
+    torchvision's JPEG decoder. Raises ModuleNotFoundError if torchvision is not installed."""
     import torch
 
     spec = find_spec("torchvision")
@@ -197,14 +196,14 @@ def declare_missing_operators() -> None:
 
 
 def imported(module: str) -> ModuleType:
-    """Import a module of the user's, which may import torchvision now or later. Raises whatever it raises."""
+    """Import a module of the user's, which may import torchvision now or later. Raises any exception of the module."""
     if "torchvision" not in sys.modules and not any(isinstance(finder, TorchvisionFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchvisionFinder())
     return importlib.import_module(module)
 
 
 def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
-    """Import the function or class at `path`, package.module.name, and return what it gives for the arguments.
+    """Import the function or class at `path`, package.module.name, and return its result for the arguments.
 
     Raises ValueError, one line that names the configuration's `key`, if it cannot be imported or fails."""
     module, _, name = path.rpartition(".")
@@ -225,7 +224,7 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
 
 
 def hint(error: Exception) -> str:
-    """Return how a module of the current folder is found, if that is what could not be imported; else nothing."""
+    """Return a hint on importing a module of the current folder, if its import failed; else ""."""
     name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     existing = next((text for text in (f"{name}.py", name) if name and os.path.exists(text)), None)
     return f"; {existing} is in this folder: PYTHONPATH=. before the command makes Python look here" if existing else ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Torchvision:
     """A classifier of torchvision, with its own initialisation and as many outputs as the data has classes."""
 
-    name: str  # as torchvision.models.list_models() gives it
+    name: str  # a name of torchvision.models.list_models()
     zero_init_last_norm: bool = False  # of every residual block: it begins as the identity (Goyal et al. 2017, 5.1)
 
     def check(self, input_shape: tuple[int, ...], classes: int | None) -> None:
@@ -42,9 +42,9 @@ class Torchvision:
         if self.zero_init_last_norm:
             options["zero_init_residual"] = True
         if self.name in ("googlenet", "inception_v3"):
-            # their second and third outputs are losses of their own, which no other model has: without them
+            # without their second and third outputs, which are losses that no other model has
             options |= {"aux_logits": False, "init_weights": True}
-        assert "weights" in taken  # nothing is downloaded unless it is asked for
+        assert "weights" in taken  # nothing is downloaded by default
         return fitting(models.get_model(self.name, **options), f"model={self.name}", input_shape, classes)
 
 
@@ -78,7 +78,7 @@ def fitting(module: nn.Module, name: str, input_shape: tuple[int, ...], classes:
     with torch.no_grad():
         try:
             outputs = module.eval()(torch.zeros(2, *input_shape, dtype=torch.int64 if tokens else None))
-        except RAISED as error:  # whatever it may raise
+        except RAISED as error:  # a module may raise anything
             shape = " x ".join(map(str, input_shape))
             raise ValueError(f"{name} cannot take the inputs of the data, {shape}: {first_line(error)}") from error
     given = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__

@@ -28,7 +28,7 @@ def multilayer_perceptron(hidden: Sequence[int], input_shape: tuple[int, ...], c
 
 
 class FreeVector(nn.Module):
-    """One parameter `x` [dim], from 0. The output is x whatever the input: [b, ...] -> [b, dim]."""
+    """One parameter `x` [dim], from 0. The output is x for any input: [b, ...] -> [b, dim]."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class CifarResNet(nn.Module):
 
     Source: He et al. 2015, "Deep residual learning", arXiv 1512.03385, section 4.2. A 3 x 3 convolution, three stages
     of n blocks at w, 2w and 4w channels (each stage halves the image), the mean over pixels, one linear layer: 6n + 2
-    weighted layers. Shortcuts are the paper's option A: where a stage begins they take every second pixel and pad the
-    new channels with zeros, so they have no parameters. At w = 16, 3 colours and 10 classes, ResNet-20 has 269,722
+    weighted layers. Shortcuts are the paper's option A: at the start of a stage they take every second pixel and pad
+    the new channels with zeros, so they have no parameters. At w = 16, 3 colours and 10 classes, ResNet-20 has 269,722
     parameters, ResNet-56 853,018."""
 
     def __init__(self, depth: int, width: int, norm: str, channels: int, classes: int) -> None:
@@ -66,7 +66,7 @@ class CifarResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut; halves the image exactly where it widens the channels."""
+    """Two 3 x 3 convolutions with a shortcut; halves the image exactly where it widens the channels."""
 
     def __init__(self, inputs: int, outputs: int, norm: str) -> None:
         super().__init__()
@@ -94,15 +94,16 @@ def _conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 def _norm(kind: str, channels: int) -> nn.Module:
     if kind == "batch":
         return nn.BatchNorm2d(channels)
-    return nn.GroupNorm(math.gcd(8, channels), channels)  # 8 groups, fewer where 8 does not divide the channels
+    return nn.GroupNorm(math.gcd(8, channels), channels)  # 8 groups, fewer if 8 does not divide the channels
 
 
 class Transformer(nn.Module):
     """Decoder-only transformer: tokens [b, context] -> logits [b, classes, context] of the token after each.
 
     Source: Radford et al. 2019 (GPT-2): layer norm before attention and before the multilayer perceptron (pre-norm) and
-    before the head, GELU, learned positions; weights from N(0, 0.02^2), those that end a residual branch divided by
-    sqrt(2 depth), biases 0. The head has weights of its own: with a vocabulary of bytes tying saves few parameters."""
+    before the head, GELU, learned positions. Weights are from N(0, 0.02^2), divided by sqrt(2 depth) at the end of a
+    residual branch; biases are 0. The head's weights are not tied: with a vocabulary of bytes, tying saves few
+    parameters."""
 
     def __init__(self, classes: int, context: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ class Transformer(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Causal self-attention and a multilayer perceptron of four times the width, each beside a shortcut."""
+    """Causal self-attention and a multilayer perceptron of four times the width, each with a shortcut."""
 
     def __init__(self, width: int, heads: int, depth: int) -> None:
         super().__init__()
@@ -144,7 +145,7 @@ class TransformerBlock(nn.Module):
 
 
 def linear(inputs: int, outputs: int, bias: bool = True, ends_branch_of: int | None = None) -> nn.Linear:
-    """Build a linear layer. ends_branch_of: the depth of the network, where the layer ends a residual branch."""
+    """Build a linear layer. ends_branch_of: the depth of the network, for the last layer of a residual branch."""
     layer = nn.Linear(inputs, outputs, bias)
     nn.init.normal_(layer.weight, std=DEVIATION / (2 * ends_branch_of) ** 0.5 if ends_branch_of else DEVIATION)
     if bias:

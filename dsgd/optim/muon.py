@@ -8,8 +8,8 @@ lets one rate serve both. Within algo=diloco it is MuLoCo: Therien et al. 2025, 
         N = mu B + (1 - mu) G, with nesterov; else B
         X = (1 - lr decay) X - 0.2 sqrt(max(n, m)) lr O(N)
 
-O(N) has the singular vectors of N, and singular values near 1: five steps of a Newton-Schulz iteration, each of which
-maps a singular value s of N / |N| to a s + b s^3 + c s^5.
+O(N) has the singular vectors of N, and singular values near 1: five steps of a Newton-Schulz iteration, which maps a
+singular value s of N / |N| to a s + b s^3 + c s^5.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Muon:
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        """The momentum of matrices is in their part of the first moment; the second is zero there."""
+        """Return AdamW's names: the momentum of matrices is in their part of the first moment; the second is zero
+        there."""
         return self._vectors.remembers
 
     def step(self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()) -> State:

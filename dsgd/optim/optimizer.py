@@ -39,7 +39,7 @@ class Matrix(NamedTuple):
 
 
 def state_vectors(state: State | None) -> list[Tensor]:
-    """Return the vectors of a state, in the same order in every worker; none before the first step."""
+    """Return the vectors of a state, in the same order in every worker; empty before the first step."""
     return [] if state is None else [state.vectors[name] for name in sorted(state.vectors)]
 
 
@@ -50,29 +50,29 @@ class Optimizer(Protocol):
     def lr(self) -> float: ...
     @property
     def momentum(self) -> float:
-        """The momentum of SGD, for algorithms that have one of their own."""
+        """Return the momentum of SGD, for algorithms with their own momentum."""
         ...
 
     @property
     def gradient_decay(self) -> float:
-        """The weight decay that is part of the gradient."""
+        """Return the weight decay that is part of the gradient."""
         ...
 
     @property
     def decay_norm_and_bias(self) -> bool:
-        """Whether `gradient_decay` acts on normalisation parameters and biases too."""
+        """Return whether `gradient_decay` also acts on normalisation parameters and biases."""
         ...
 
     @property
     def remembers(self) -> tuple[str, ...]:
-        """The names that `State.vectors` may have."""
+        """Return the names of the vectors in `State.vectors`."""
         ...
 
     def step(
         self, x: Tensor, g: Tensor, state: State | None, lr: float, matrices: Sequence[Matrix] = ()
     ) -> State | None:
-        """Update x [d] in place with the gradient g [d] (read only). Returns the state to pass to the next step, None
-        if there is nothing to remember, as before the first. matrices: those in x, in order, for Muon."""
+        """Update x [d] in place with the gradient g [d] (read only). Returns the state for the next step; None, as
+        before the first step, for an optimizer without state. matrices: the matrices in x, in order, for Muon."""
         ...
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from dsgd.keys import Key, check_options
 
 KINDS = ("constant", "step", "cosine")
-# fields that act in one kind only: which, and the value that they have where they are not given
+# fields of one kind only: {field: (kind, default)}
 OF_ONE_KIND = {"milestones": ("step", []), "gamma": ("step", 0.1)}
 
 
@@ -18,8 +18,7 @@ class Schedule:
     """A multiple of `optimizer.lr`: constant, falling in steps, or along half a cosine; each with linear warm-up.
 
     Linear scaling rule (Goyal et al. 2017, arXiv 1706.02677): the peak is lr x (nodes x batch_size) / reference_batch.
-    Warm-up: from the unscaled rate to the peak, as published there; from 0 where no scaling separates the two.
-    """
+    Warm-up: from the unscaled rate to the peak, as published there; from 0 without scaling."""
 
     kind: str = "constant"
     warmup_epochs: Annotated[float, Key("warm-up {:g} epochs")] = 0.0
@@ -43,7 +42,7 @@ class Schedule:
 
     @property
     def highest(self) -> float:
-        """Return the largest factor that the milestones come to, 1 where they only lower the rate."""
+        """Return the largest factor of the milestones, 1 if they only lower the rate."""
         return max(1.0, self._power(len(self.milestones))) if self.kind == "step" else 1.0
 
     def _power(self, milestones: int) -> float:
@@ -52,7 +51,7 @@ class Schedule:
     def factor(self, epoch: float, epochs: float | None, scale: float) -> float:
         """Return the multiple of optimizer.lr at `epoch`: samples of all workers / size of the training set.
 
-        epochs: end of the budget, for the cosine only. scale: of the linear scaling rule."""
+        epochs: end of the budget, for the cosine only. scale: factor of the linear scaling rule."""
         if epoch < self.warmup_epochs:
             start = 1.0 if scale != 1.0 else 0.0
             return start + (scale - start) * epoch / self.warmup_epochs

@@ -19,7 +19,7 @@ from dsgd.problem.state import mean
 # the accuracy of each of several models on the test set, from their vectors [d] and buffers [nb]
 AccuraciesOf = Callable[[Sequence[Tensor], Sequence[Tensor]], list[float]]
 
-BLOCK = 2048  # entries of each vector that are compared at once: those of some tens of vectors stay in the cache
+BLOCK = 2048  # entries of each vector compared at a time: some tens of such blocks stay in the cache
 
 FIELDS = (
     "train_loss",
@@ -46,8 +46,7 @@ def measure(
 
     centre: [d], the output model of methods that have one; None: the mean of the workers' vectors.
     consensus_distance: sqrt(mean_i |x_i - mean|^2).
-    pairwise_distance_median, discrepancy: median and maximum over i < j of |x_i - x_j|; 0 of one worker.
-    """
+    pairwise_distance_median, discrepancy: median and maximum over i < j of |x_i - x_j|; 0 for one worker."""
     output, statistics = output_model(problem, rule, xs, buffers, centre)
     train = problem.evaluate(output, statistics, test=False, limit=rule.train_samples)
     test = problem.evaluate(output, statistics, test=True)
@@ -68,7 +67,7 @@ def measure_workers(
     problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor], accuracies_of: AccuraciesOf | None = None
 ) -> dict[str, float | None]:
     """Measure the least, mean and largest test accuracy of workers, each by its own vector [d] and its own batch-norm
-    statistics [nb]. None of no workers, and of data without classes. accuracies_of: faster than one by one."""
+    statistics [nb]. None without workers, and for data without classes. accuracies_of: evaluates several at once."""
     accuracies: list[float] = []
     if problem.data.classes and xs:
         places, first = unique_models(xs, buffers)
@@ -83,7 +82,7 @@ def measure_workers(
 
 
 def evaluated_workers(rule: Evaluation, workers: int, everybody: bool) -> list[int]:
-    """Return which of so many workers a mark evaluates by `eval.workers`. everybody: at the first and last mark."""
+    """Return the workers that a mark evaluates by `eval.workers`. everybody: True at the first and last mark."""
     if everybody or rule.workers == "all":
         return list(range(workers))
     count = 0 if rule.workers == "none" else min(int(rule.workers), workers)
@@ -115,13 +114,13 @@ def unique_models(xs: Sequence[Tensor], buffers: Sequence[Tensor]) -> tuple[list
 
 def spread(xs: Sequence[Tensor]) -> tuple[float, float, float]:
     """Return consensus distance, median pairwise distance and discrepancy of vectors [d], in double precision: exactly
-    0 if all are equal, NaN if an entry is no number or infinite.
+    0 if all are equal, NaN if an entry is NaN or infinite.
 
-    Takes the memory of the vectors in double precision only where all pairs are equally far apart, otherwise little."""
+    Needs the memory of the vectors in double precision only if all pairs are equally far apart, otherwise little."""
     if all(torch.equal(x, xs[0]) for x in xs[1:]):
         return 0.0, 0.0, 0.0
     squares, products = _deviations(xs)
-    # of an entry that is not finite no square is; a finite one that is not comes of finite numbers that are too large
+    # an entry that is not finite has no finite square; large finite entries may also have none
     if not squares.isfinite().all() and not all(x.isfinite().all() for x in xs):
         return math.nan, math.nan, math.nan
     pairs = len(xs) * (len(xs) - 1) // 2
@@ -130,8 +129,7 @@ def spread(xs: Sequence[Tensor]) -> tuple[float, float, float]:
 
 
 def _product_type() -> torch.dtype:
-    """Return the type in which products are computed. Where products of single precision may be of TF32, they are of
-    double precision."""
+    """Return the type of products: double precision if products of single precision may use TF32."""
     return torch.float32 if torch.get_float32_matmul_precision() == "highest" else torch.float64
 
 
@@ -150,11 +148,11 @@ def _deviations(xs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _ranked_distances(xs: Sequence[Tensor], squares: Tensor, products: Tensor, ranks: Sequence[int]) -> list[float]:
-    """Return those of the distances of all pairs of vectors [d] that have these ranks, 0 for the smallest.
+    """Return the distances with these ranks among all pairs of vectors [d]; rank 0 is the smallest.
 
-    squares, products: as `_deviations` returns them. Each distance that is returned is the norm of a difference in
-    double precision: exact to the last bits, and 0 of equal vectors, however far the others are. The products bound the
-    distance of each pair, which leaves few pairs to compare."""
+    squares, products: results of `_deviations`. Each returned distance is the norm of a difference in double precision:
+    exact to the last bits, and 0 for equal vectors, even if other vectors are far away. The products bound the distance
+    of each pair, which leaves few pairs to compare."""
     row, other = torch.triu_indices(len(xs), len(xs), offset=1, device=squares.device)
     both = squares[row] + squares[other]
     between = both - 2 * products[row, other]  # the squared distance of each pair
@@ -165,7 +163,7 @@ def _ranked_distances(xs: Sequence[Tensor], squares: Tensor, products: Tensor, r
     # the squared distance with a rank is between the numbers of this rank among `least` and among `most`
     bounds = [(least.sort().values[rank], most.sort().values[rank]) for rank in ranks]
     below = [most < low for low, _ in bounds]
-    # comparisons with NaN are false: where squares are too large to be numbers, all pairs are left
+    # comparisons with NaN are false: if squares overflow, all pairs remain
     left = [(under | (least > high)).logical_not_() for under, (_, high) in zip(below, bounds, strict=True)]
     chosen = torch.stack(left).any(dim=0)
     exact = torch.zeros_like(between)
@@ -194,7 +192,7 @@ def _accuracies(problem: Problem, xs: Sequence[Tensor], buffers: Sequence[Tensor
 
 
 def check_folds(problem: Problem) -> None:
-    """Raise ValueError, in one line, for a test set that does not consist of so many equal parts."""
+    """Raise ValueError, in one line, for a test set that cannot be cut into FOLDS equal parts."""
     samples = test_samples(problem.data)
     if samples % FOLDS:
         raise ValueError(
@@ -203,11 +201,11 @@ def check_folds(problem: Problem) -> None:
 
 
 def evaluate_folds(problem: Problem, x: Tensor, buffers: Tensor) -> dict[str, list[float] | None]:
-    """Evaluate a model [d] with its buffers [nb] on each part, for the error that the choice of test samples adds to a
-    comparison: how much the difference of two models varies from part to part says how much another test set would
-    move it. Returns the `FOLD_FIELDS`: mean losses and accuracies.
+    """Evaluate a model [d] with its buffers [nb] on each part, to estimate the error of a comparison by the choice of
+    test samples: the variation of two models' difference over the parts. Returns the `FOLD_FIELDS`: mean losses and
+    accuracies.
 
-    Accuracies are None without classes, and both where a loss is no number."""
+    Accuracies are None without classes; both are None if a loss is NaN."""
     data, losses, correct = problem.data, list[Tensor](), list[Tensor]()
     for outputs, labels in problem.evaluated(x, buffers, test=True):
         losses.append(sample_losses(data, outputs, labels))
@@ -220,5 +218,5 @@ def evaluate_folds(problem: Problem, x: Tensor, buffers: Tensor) -> dict[str, li
 
 
 def _means(batches: Sequence[Tensor]) -> list[float]:
-    """Return the mean of each part of all samples. batches: of values of samples [b]."""
+    """Return the mean of each part of all samples. batches: values of samples, each [b]."""
     return torch.cat(list(batches)).double().view(FOLDS, -1).mean(dim=1).tolist()

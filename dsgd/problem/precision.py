@@ -2,13 +2,13 @@
 
 Parameters, averages of them and the optimiser are fp32, or fp64, always; so is evaluation.
 
-fp32: IEEE's single precision, on a GPU too, where torch by itself takes TF32 for convolutions. tf32: products with 10
+fp32: IEEE's single precision, on a GPU too, where torch's default is TF32 for convolutions. tf32: products with 10
 bits instead of 23, on GPUs. bf16, fp16: forward and backward pass under torch's autocast; bf16 in the simulator, on a
 processor with AMX, by the package's own kernels.
 
 The smallest number of fp16 is 6e-8, so the loss is scaled before the backward pass and the gradient divided after it.
 After an overflow the pass is repeated with a smaller scale; no scale is kept from one gradient to the next. So a
-gradient depends on the parameters and the batch alone, whatever the order of evaluation, and none is ever skipped.
+gradient depends on the parameters and the batch alone, in any order of evaluation, and none is ever skipped.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def prepare(precision: str, device: torch.device) -> None:
 
 
 def compute_deterministically() -> None:
-    """Set torch to one thread in this process, and to operations that give the same bits every time; what has none
-    raises."""
+    """Set torch to one thread in this process, and to deterministic operations; an operation without a deterministic
+    form raises."""
     torch.set_num_threads(1)
     torch.set_deterministic_debug_mode("error")  # use_deterministic_algorithms would import the compiler: 2 s
     # that mode would fill every new tensor: a twentieth of a run's time
@@ -66,7 +66,7 @@ def compute_deterministically() -> None:
 @contextmanager
 def compiling(module: str) -> Iterator[None]:
     """Turn errors of the compiler into Unsuitable, around the first passes of a compiled module."""
-    from torch._dynamo.exc import TorchDynamoException  # seconds: only where something is compiled
+    from torch._dynamo.exc import TorchDynamoException  # takes seconds: only if something is compiled
 
     try:
         yield

@@ -34,8 +34,8 @@ PARAMETERS, BUFFERS = "parameters", "buffers"
 
 
 class Measured(NamedTuple):
-    """Mean loss, standard deviation of a sample's loss (NaN where the data set does not know them), accuracy (None
-    without classes) and top-5 accuracy (None with no more than five classes)."""
+    """Mean loss, and standard deviation of a sample's loss (NaN if unknown). Accuracy (None without classes), and top-5
+    accuracy (None with at most five classes)."""
 
     loss: float
     deviation: float
@@ -47,16 +47,15 @@ class Problem:
     """Compute gradients and evaluate, with one module for all workers: its parameters are views of the bound vector.
 
     dimension: d, the number of trainable parameters. start: [d], the initial vector, the same for every worker. layout:
-    the parameters' shapes, one after the other as they lie in it. matrices: those of them that are matrices.
-    start_buffers: [nb], the initial buffers (batch norm's running statistics and counters), which belong to a worker
-    but never to x. buffers: the floating-point ones, which are first in it. state: how all come into the module.
-    decay_mask: [d], 1 where weight decay acts, or None if it acts everywhere.
+    the parameters' shapes, in the order of x. matrices: the parameters that are matrices. start_buffers: [nb], the
+    initial buffers (batch norm's running statistics and counters), which belong to a worker but not to x. buffers: the
+    floating-point buffers, first in [nb]. state: moves parameters and buffers into the module. decay_mask: [d], 1 where
+    weight decay acts, or None if it acts everywhere.
 
-    How gradients are computed: autocast: in this dtype, None: in `dtype`, that of all vectors. channels_last: images
-    and the kernels of convolutions, these within the vectors too. compiled: by torch.compile, on the first pass.
-    Evaluation is in `dtype`, by the module as it is or, if that has been set, by `predict`: from a vector [d], buffers
-    [nb] and inputs [b, *input_shape] to outputs [b, ...]. seed: of what the module draws in training.
-    """
+    Arithmetic of gradients: autocast: dtype of torch's autocast; None: `dtype`, the type of all vectors. channels_last:
+    memory format of images and of convolution kernels, also within the vectors. compiled: use torch.compile, from the
+    first pass on. seed: seed of the module's random numbers in training. Evaluation is in `dtype`, by the module itself
+    or by `predict`, if set: from a vector [d], buffers [nb] and inputs [b, *input_shape] to outputs [b, ...]."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class Problem:
         self.data = data
         self.dtype = dtype
         self._seed, self._decay_norm_and_bias = seed, decay_norm_and_bias
-        self._draws: bool | None = None  # None: no gradient has shown it yet
+        self._draws: bool | None = None  # None: unknown before the first gradient
         self.weight_decay = weight_decay
         self.autocast = autocast
         self.channels_last = channels_last
@@ -103,7 +102,7 @@ class Problem:
         """Return the same problem with a copy of the module. Raises ModelFailed for a module that cannot be copied."""
         try:
             module = copy.deepcopy(self.module)
-        except Exception as error:  # whatever the user's module may raise
+        except Exception as error:  # a user's module may raise anything
             raise ModelFailed(
                 f"{type(self.module).__name__}, which cannot be copied ({short_message(error)})"
             ) from error
@@ -116,7 +115,7 @@ class Problem:
         return twin
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """Return the outputs [b, ...] of the bound module in training, in `dtype`. inputs: on its device."""
+        """Return the outputs [b, ...] of the bound module in training, in `dtype`. inputs: batch on its device."""
         if self.channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if self._run is None:  # not before: processes are forked, and the compiler has threads
@@ -132,7 +131,7 @@ class Problem:
     def gradient(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> Tensor:
         """Return the gradient [d] at x of the worker's batch at its own step, weight decay included.
 
-        x, buffers: on the module's device; the buffers change in place."""
+        x, buffers: vectors on the module's device; the buffers change in place."""
         return self.gradient_and_loss(x, buffers, rank, step)[0]
 
     def gradient_and_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[Tensor, Tensor]:
@@ -142,14 +141,14 @@ class Problem:
 
     @property
     def draws(self) -> bool | None:
-        """Whether the module draws random numbers, such as the masks of dropout; None: no gradient has shown it yet."""
+        """Return whether the module draws random numbers, such as masks of dropout; None before the first gradient."""
         return self._draws
 
     @contextmanager
     def drawing(self, rank: int, step: int) -> Iterator[int | None]:
-        """Let what the module draws inside of the block, such as the masks of dropout, depend on the worker and its own
-        step alone. Modules draw from torch's global stream, which stays as it was. Yields its seed in the block; None
-        where the module is known to draw nothing."""
+        """Make the module's random numbers inside of the block, such as the masks of dropout, depend only on the worker
+        and its step. Modules draw from torch's global stream, which is restored. Yields its seed in the block; None if
+        the module is known to draw nothing."""
         if self._draws is False and not self.state.in_place:  # as its first gradient has shown
             yield None
             return
@@ -182,7 +181,7 @@ class Problem:
 
     @torch.no_grad()
     def batch_loss(self, x: Tensor, buffers: Tensor, rank: int, step: int) -> float:
-        """Return the loss at x [d] of the worker's batch at its own step, by the module as it is evaluated."""
+        """Return the loss at x [d] of the worker's batch at its own step, by the module in evaluation mode."""
         inputs, targets = (part.to(self.device) for part in self.data.batch(rank, step))
         self.state.bind(x.to(self.device), buffers.to(self.device))
         self.state.train(False)
@@ -197,7 +196,7 @@ class Problem:
         examine: Callable[[Tensor], T],
         scale: float = 1,
     ) -> tuple[Tensor, Tensor, T]:
-        """Return the gradient [d] without weight decay, the loss, and what `examine` returns of it before the backward
+        """Return the gradient [d] without weight decay, the loss, and the result of `examine(loss)` before the backward
         pass."""
         g, state = torch.zeros_like(x), self.state
         state.bind(x, buffers)
@@ -234,7 +233,7 @@ class Problem:
             torch.add(g, x, alpha=self.weight_decay * scale, out=out)
 
     def to(self, device: torch.device) -> None:
-        """Move the module to a device. The initial vectors and the data stay where they are."""
+        """Move the module to a device. The initial vectors and the data are not moved."""
         self.device = device
         self.state.to(device)
         if self.decay_mask is not None:
@@ -251,7 +250,7 @@ class Problem:
     def evaluate(self, x: Tensor, buffers: Tensor, test: bool, limit: int | None = None) -> Measured:
         """Evaluate a model on the test or training set (its first `limit` samples)."""
         classes = self.data.classes or 0
-        # read at the end: a GPU goes on to the next batch meanwhile
+        # read at the end: a GPU computes the next batch meanwhile
         counts, means, squares = list[int](), list[Tensor](), list[Tensor]()
         correct, among_five = list[Tensor](), list[Tensor]()
         for outputs, labels in self.evaluated(x, buffers, test, limit):
@@ -266,9 +265,9 @@ class Problem:
             sum(value * count for value, count in zip(_numbers(column), counts, strict=True))
             for column in (means, squares)
         )
-        count = sum(counts)  # of labels, of which a sample has one, or one for each of its tokens
+        count = sum(counts)  # number of labels: one for each sample, or for each token
         mean, accuracy = loss / count, sum(_numbers(correct)) / count if classes else None
-        deviation = math.sqrt(max(square / count - mean * mean, 0.0))  # NaN stays: it comes first
+        deviation = math.sqrt(max(square / count - mean * mean, 0.0))  # NaN stays, because it is the first argument
         return Measured(mean, deviation, accuracy, sum(_numbers(among_five)) / count if classes > 5 else None)
 
     @torch.no_grad()
@@ -320,8 +319,8 @@ def without_single(batches: Iterable[Tensor]) -> Iterator[Tensor]:
 
 @contextmanager
 def _two_or_more(batch: Tensor, key: str) -> Iterator[None]:
-    """Raise ModelFailed where batch norm, inside of the block, cannot normalise a batch of one sample. key: that makes
-    it so small."""
+    """Raise ModelFailed if batch norm, inside of the block, cannot normalise a batch of one sample. key: key of the
+    batch size."""
     try:
         yield
     except ValueError as error:
@@ -332,8 +331,8 @@ def _two_or_more(batch: Tensor, key: str) -> Iterator[None]:
 
 
 def _larger(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Count the outputs [b, classes, ...] that are larger than that of the label [b, ...]; of equal ones the first is
-    the largest, as in argmax. Sorting a few hundred classes would take longer than the forward pass."""
+    """Count the outputs [b, classes, ...] that are larger than the label's output [b, ...]; among equal outputs the
+    first is the largest, as in argmax. Sorting a few hundred classes would take longer than the forward pass."""
     label_output = outputs.gather(1, labels.unsqueeze(1))
     index = torch.arange(outputs.shape[1], device=outputs.device).view(-1, *[1] * (labels.dim() - 1))
     ahead = (outputs <= label_output).logical_not_()
@@ -351,7 +350,7 @@ def build_problem(experiment: Experiment) -> Problem:
     # without gradients only the shape of the data matters: do not ask for a share for each of thousands of nodes
     nodes, batch_size = (1, 1) if experiment.gradients == "none" else (experiment.nodes, experiment.batch_size)
     data = experiment.data.load(nodes, batch_size, experiment.seed, dtype)
-    # modules initialise themselves from torch's global stream: seed it, and leave it as it was
+    # modules initialise themselves from torch's global stream: seed it, and restore it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.seed)
         module = experiment.model.build(data.input_shape, data.classes)
@@ -370,7 +369,7 @@ def build_problem(experiment: Experiment) -> Problem:
 
 
 def problem_digest(problem: Problem) -> Digest:
-    """Return what tells a problem from others: that of its data; names, shapes and types of parameters and buffers.
+    """Return the digest of a problem: its data's digest; names, shapes and types of parameters and buffers.
 
     Raises DataLost for a sample that cannot be read."""
     module = problem.module
@@ -390,8 +389,8 @@ def start_digest(problem: Problem) -> str:
 def complaint(
     digest: Mapping[str, Mapping[str, str]], other: Mapping[str, Mapping[str, str]], than: str = ""
 ) -> str | None:
-    """Return in what a problem differs from another, `other data than rank 0: training labels differ`; None if in
-    nothing that is known of both. than: whose the other one is."""
+    """Return the difference of a problem from another, `other data than rank 0: training labels differ`; None if the
+    known parts are equal. than: name of the other problem."""
     part = difference(digest, other)
     if part is None:
         return None

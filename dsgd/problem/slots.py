@@ -1,8 +1,8 @@
-"""What a module consists of: its parameters and buffers, and code beside torch's own layers.
+"""The parts of a module: its parameters and buffers, and code other than torch's layers.
 
-Parameters and buffers have places in flat vectors; some are norms or biases, some matrices. What hooks, patched methods
-and classes of the user's do is unlimited. So a module that has any is used in the plain way, and faster ways are for
-modules that have none, or for which it was established that the code makes no difference.
+Parameters and buffers have ranges in flat vectors; some are norms or biases, some matrices. Hooks, patched methods and
+user's classes may do anything. So a module that has any is called itself. Faster evaluators are for modules without
+such code, or with code that was examined and makes no difference.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def short_message(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """Locate a parameter or buffer in its flat vector. shape: of real numbers; those of a complex tensor are pairs, the
+    """Locate a parameter or buffer in its flat vector. shape: shape in real numbers; complex numbers are pairs in the
     last axis. channels_last: its four axes o, c, h, w are stored in the order o, h, w, c."""
 
     owner: nn.Module
@@ -50,7 +50,7 @@ class Slot:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """Its shape as it lies in the flat vector."""
+        """Return the shape in the order of the flat vector."""
         if not self.channels_last:
             return tuple(self.shape)
         o, c, h, w = self.shape
@@ -67,7 +67,7 @@ class Slot:
 
 
 def real(tensor: Tensor) -> Tensor:
-    """Return a view of a tensor as real numbers: those of a complex one are pairs, the last axis."""
+    """Return a view of a tensor as real numbers: complex numbers become pairs in the last axis."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -93,11 +93,11 @@ def make_slots(
 
 
 def is_norm_or_bias(slot: Slot) -> bool:
-    """Tell whether a parameter is a scale or a shift and no matrix: it has one axis or none, or is named bias, or is a
-    norm's. A class of the user's is a norm if it is named so, and a parameter of it if no two axes are longer than 1.
+    """Return whether a parameter is a scale or a shift, not a matrix: it has at most one axis, is named bias, or
+    belongs to a norm. A user's class is a norm if its name says so and no two axes of its parameters are longer than 1.
 
-    The name is what the parameter is called in the module that owns it; of a list, the name of the list; of a
-    parametrization, that of the tensor which it gives."""
+    The name is the parameter's name in its module; for a parameter in a list, the list's name; for a parametrization,
+    the name of the resulting tensor."""
     parts = [part for part in slot.path.split(".") if not part.isdigit()] or [""]
     name = parts[parts.index("parametrizations") + 1] if "parametrizations" in parts[:-1] else parts[-1]
     shape = slot.shape[:-1] if getattr(slot.owner, slot.name).is_complex() else slot.shape  # without the pairs
@@ -109,7 +109,7 @@ def is_norm_or_bias(slot: Slot) -> bool:
 
 def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
     """Return the parameters with two axes or more, in order: a kernel [o, c, h, w] of a convolution is [o, c h w].
-    Scales, shifts and embeddings are none, nor are the weights that an output layer has in common with an embedding."""
+    Scales, shifts and embeddings do not count, nor do weights that an output layer shares with an embedding."""
     embedded = {
         id(weight) for owner in module.modules() if isinstance(owner, EMBEDDINGS) for weight in owner.parameters()
     }
@@ -121,15 +121,15 @@ def matrices_of(module: nn.Module, slots: Sequence[Slot]) -> list[Matrix]:
 
 
 def has_own_code(module: nn.Module) -> bool:
-    """Tell whether a module runs code that is neither torch's, nor torchvision's, nor of this package."""
+    """Return whether a module runs code that is neither torch's, nor torchvision's, nor of this package."""
     return hook_of(module) is not None or not all(
         f"{type(part).__module__}.".startswith(KNOWN) for part in module.modules()
     )
 
 
 def hook_of(module: nn.Module) -> str | None:
-    """Return what a module has that acts when its layers are called or its gradients are computed, and that its own
-    `forward` does not show: a hook, a patched method, a parametrization, a tensor of another type. None: nothing."""
+    """Return the code of a module that runs in a forward or backward pass outside of its own `forward`: a hook, a
+    patched method, a parametrization, a tensor of another type. None: it has none."""
     if any(getattr(hooks_of_all, name, None) for name in _HOOKS_OF_ALL):
         return "hooks of all modules"
     for path, part in module.named_modules():
@@ -159,7 +159,7 @@ def hook_of(module: nn.Module) -> str | None:
 
 
 def own_function(loss: Tensor) -> str | None:
-    """Return the name of a function in the graph of a loss whose gradient is computed in Python; None if there is none.
+    """Return the name of a function in the graph of a loss whose gradient is computed in Python, or None.
 
     Only such a function can run a backward pass within the backward pass, as a re-entrant checkpoint does: then the
     gradient of a parameter that is used more than once is added up in several passes."""

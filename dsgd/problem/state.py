@@ -1,9 +1,9 @@
-"""The parameters and buffers of a module as two flat vectors, which a worker has of its own.
+"""The parameters and buffers of a module as two flat vectors of one worker.
 
 The buffers' vector has the floating-point ones first, as numbers, and after them the bytes of all others (counters,
 masks), each byte as a number, which is exact in any precision. Torch's layers become views of the two vectors. A module
-with code of its own keeps its tensors, and the vectors are copied into them and out of them: so views of them, tensors
-that two layers share, and whatever else the code may hold stay what they are.
+with its own code keeps its tensors, and the vectors are copied into them and out of them. So views of them, tensors
+that two layers share, and other references of the code remain valid.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch.nn.parameter import is_lazy
 
 from dsgd.problem.slots import ModelFailed, Slot, has_own_code, make_slots, real
 
-WORD = 8  # bytes: where buffers that are stored as bytes begin
+WORD = 8  # bytes: alignment of buffers that are stored as bytes
 
 BufferLocation = tuple[nn.Module, str]  # of a buffer: its module, and its name there
 
 
 class ModuleState:
-    """Where the parameters and buffers of a module are in x [d] and in the buffers' vector [nb].
+    """The places of a module's parameters and buffers in x [d] and in the buffers' vector [nb].
 
-    parameters: the trained ones. buffers: the floating-point ones. others: the other buffers, whose slots are of bytes,
-    after the first `numbers` entries. trained: the parameters with slots. shared: names of tensors that share memory,
-    "" if none do. in_place: whether the module keeps its tensors. is_captured: whether passes are captured as graphs,
-    in which nothing can be compared. Raises ModelFailed for a module whose parameters or
+    parameters: slots of the trained parameters. buffers: slots of the floating-point buffers. others: slots of the
+    other buffers, in bytes, after the first `numbers` entries. trained: the parameters with slots. shared: names of
+    tensors that share memory, "" if none do. in_place: whether the module keeps its tensors. is_captured: whether
+    passes are captured as graphs, which cannot compare values. Raises ModelFailed for a module whose parameters or
     buffers cannot be kept."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
@@ -98,8 +98,8 @@ class ModuleState:
 
     @torch.no_grad()
     def bind(self, x: Tensor, buffers: Tensor) -> None:
-        """Give the module the parameters x [d] and the buffers [nb]. Views of a vector are made once for as long as it
-        stays bound: hundreds of them take a millisecond."""
+        """Give the module the parameters x [d] and the buffers [nb]. Views of a vector are made once while it stays
+        bound: hundreds of views take a millisecond."""
         bound_x, bound_buffers = self._bound
         if not self.in_place:
             if x is not bound_x:
@@ -127,20 +127,19 @@ class ModuleState:
         _copy([real(tensor.detach()) for tensor in self.trained], [slot.view(x) for slot in self.parameters])
 
     def release(self) -> None:
-        """Have the next pass make its views anew: a CUDA graph owns only the memory that it takes itself."""
+        """Have the next pass make new views: a CUDA graph owns only the memory that it allocates itself."""
         self._bound = None, None
 
     def train(self, mode: bool) -> None:
-        """Put the module into training, or into evaluation. Layers of torch are in the mode in which they were put;
-        code of a module's own may change that of a layer."""
+        """Put the module into training or evaluation mode. Torch's layers stay in their mode; a module's own code may
+        change a layer's mode, so it is set again."""
         if self.in_place or mode != self._mode:
             self.module.train(mode)
         self._mode = mode
 
     @torch.no_grad()
     def keep(self, x: Tensor, buffers: Tensor) -> None:
-        """Write what a pass has changed in the module back into the vectors that were bound. Raises ModelFailed for
-        what has no place there."""
+        """Write a pass's changes of the module back into the bound vectors. Raises ModelFailed if they do not fit."""
         if not self.in_place:
             if self.others:
                 buffers[self.numbers :].copy_(self._bytes)
@@ -155,7 +154,7 @@ class ModuleState:
                 before.copy_(after)
 
     def gradients_into(self, g: Tensor) -> None:
-        """Write the gradients of the trained parameters into g [d], zeros of those that have none."""
+        """Write the gradients of the trained parameters into g [d], zeros for parameters without a gradient."""
         for slot, tensor in zip(self.parameters, self.trained, strict=True):
             if tensor.grad is None:
                 slot.view(g).zero_()
@@ -167,8 +166,8 @@ class ModuleState:
             tensor.grad = None
 
     def mean(self, buffers: Sequence[Tensor]) -> Tensor:
-        """Return the mean of the buffers [nb] of several workers, added in order of rank; of counters and masks, which
-        have none, those of the first."""
+        """Return the mean of the buffers [nb] of several workers, added in order of rank. Counters and masks are the
+        first worker's."""
         total = mean(buffers)
         total[self.numbers :] = buffers[0][self.numbers :]
         return total
@@ -187,7 +186,7 @@ class ModuleState:
             buffers[first : first + slot.shape.numel()].copy_(encoded)
 
     def _registered(self) -> dict[str, object]:
-        """Return what is registered under every name: which parameter, or a buffer of which shape and type."""
+        """Return {name: identity of the parameter, or shape and type of the buffer} of the module."""
         registered: dict[str, object] = {path: id(parameter) for path, parameter in self.module.named_parameters()}
         for prefix, owner in self.module.named_modules():
             for name, buffer in owner._buffers.items():
@@ -197,7 +196,7 @@ class ModuleState:
         return registered
 
     def _check(self) -> None:
-        """Raise ModelFailed if a pass has changed what the vectors have no place for."""
+        """Raise ModelFailed if a pass has changed state that the vectors do not hold."""
         if (now := self._registered()) != self._names:
             changed = next(path for path in {**now, **self._names} if now.get(path, "") != self._names.get(path, ""))
             rule = "must be the same parameter, or a buffer of the same shape and type, after every pass"
@@ -219,7 +218,7 @@ def mean(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def dense(gradient: Tensor) -> Tensor:
-    """Return a gradient, which that of an embedding may give as a sparse tensor, with all its zeros."""
+    """Return a gradient as a dense tensor. Embeddings may give sparse ones."""
     return gradient if gradient.layout == torch.strided else gradient.to_dense()
 
 
@@ -244,7 +243,7 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 def word_count(slot: Slot) -> int:
-    """Return how many words a slot of bytes takes."""
+    """Return the number of words of a slot of bytes."""
     return -(-slot.shape.numel() // WORD)
 
 
@@ -298,7 +297,7 @@ def _overlapping(module: nn.Module) -> str:
             trained = name in owner._parameters and tensor.requires_grad
             extents.append((begin, begin + extent * tensor.element_size(), path, trained))
     names = ""
-    reach = 0, "", False  # of those before: where the last of them ends
+    reach = 0, "", False  # of earlier tensors: the end of the last one
     for begin, end, path, trained in sorted(extents):
         if begin < reach[0]:
             if trained and reach[2]:
@@ -320,6 +319,6 @@ def _tensors_of(owner: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_of(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Tell whether a module needs no conversion."""
+    """Return whether a module needs no conversion."""
     tensors = [*module.parameters(), *module.buffers()]
     return all(tensor.dtype in (dtype, dtype.to_complex()) for tensor in tensors if _is_number(tensor))

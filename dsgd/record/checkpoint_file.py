@@ -16,7 +16,7 @@ from dsgd.host.files import regular_file
 from dsgd.record.safe_files import json_object, write_atomically
 
 NAME = "checkpoint.pt"
-FORMAT = 2  # changes with what a run needs to resume
+FORMAT = 2  # changes with the state that a run needs to resume
 HEADER_BYTES, PIECE_BYTES = 2**24, 2**20
 SIGNATURE = 64  # characters
 REASON = 200  # characters of it
@@ -28,7 +28,7 @@ STATE = {
     "dist": {"time_s": NUMBER, "progress": dict, "next": list, "lost": list, "workers": list, "servers": list},
     "torch": {"time_s": NUMBER, "progress": dict, "workers": list},
 }
-LOST = {"steps": int, "counters": dict}  # a worker that is to start from the others' parameters
+LOST = {"steps": int, "counters": dict}  # a worker that will start from the others' parameters
 WORKER = {**LOST, "vectors": dict, "batches": int, "rng": dict}
 SERVER = {"counters": dict, "vectors": dict}
 PROGRESS = {"marks": int, "next_samples": int, "next_time": int, "recent": list}
@@ -39,8 +39,8 @@ class CheckpointError(ValueError):
 
 
 def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]) -> None:
-    """Replace the checkpoint in a folder; a crash leaves the previous one as it was. The state goes to the disk without
-    a copy in memory.
+    """Replace the checkpoint in a folder; a crash keeps the previous one. The state is written to the disk without a
+    copy in memory.
 
     header: plain values, for `read_header`. state: plain values and tensors, for `read_state`. Raises OSError."""
     import torch
@@ -61,7 +61,8 @@ def write_checkpoint(folder: Path, header: dict[str, Any], state: dict[str, Any]
 
 
 class _Payload:
-    """The part of a file behind its first line, as `torch.save` writes it. digest: of both. error: of the file."""
+    """The part of a file behind its first line, in the format of `torch.save`. digest: digest of the line and this
+    part. error: error of the file."""
 
     def __init__(self, file: BufferedWriter, first: dict[str, Any]) -> None:
         self._file = file
@@ -81,7 +82,7 @@ class _Payload:
 
 
 def with_header(path: Path, header: dict[str, Any]) -> bytes:
-    """Return the checkpoint at a path with another header, and its state as it is. Raises OSError."""
+    """Return the checkpoint at a path with another header, and an unchanged state. Raises OSError."""
     with regular_file(path) as (file, _), BufferedReader(file) as whole:
         whole.readline(HEADER_BYTES)
         payload = whole.read()
@@ -134,14 +135,14 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def has_header(path: Path, header: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint is still the one whose header this was, without reading the rest. Raises OSError."""
+    """Return whether a checkpoint still has this header, without reading its state. Raises OSError."""
     with regular_file(path) as (file, _), BufferedReader(file) as whole:
         content = json_object(whole.readline(HEADER_BYTES))
     return content is not None and {k: v for k, v in content.items() if k != "sha256"} == header
 
 
 def check_header(header: Mapping[str, Any], path: Path) -> None:
-    """Raise CheckpointError unless a header has what a run needs to resume. path: of its checkpoint."""
+    """Raise CheckpointError unless a header has all that a run needs to resume. path: path of the checkpoint."""
     _check(header, HEADER, "the header", path)
     if header["engine"] not in STATE or not 0 <= header["lines"] < 2**32 or not 0 <= header["wall_s"] < math.inf:
         given = {key: header[key] for key in ("engine", "lines", "wall_s")}
@@ -173,13 +174,13 @@ def read_state(path: Path) -> dict[str, Any]:
             whole.readline(HEADER_BYTES)
             content = whole.read()
         return load_stored(content)
-    except Exception as error:  # of what is no such state anything may be raised
+    except Exception as error:  # any other content may raise anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:REASON]}"
         raise CheckpointError(f"resume must be a whole checkpoint, got {path}: {reason}") from error
 
 
 def check_state(state: Any, engine: str, workers: int, path: Path) -> None:
-    """Raise CheckpointError unless a state holds what an engine needs to resume a run of so many workers."""
+    """Raise CheckpointError unless a state has all that an engine needs to resume a run of `workers` workers."""
     from torch import Tensor
 
     _check(state, STATE[engine], "the state", path)

@@ -1,9 +1,9 @@
-"""The locks of folders: one run at a time writes in a record folder, and one command at a time in a comparison's or a
-sweep's.
+"""The locks of folders: one run at a time writes in a record folder, and one command at a time in the folder of a
+comparison or a sweep.
 
-The kernel gives a lock back when its owner, and every process that the owner has forked, is gone. It is on a hidden
-file, since not every file system locks folders; the file goes when the lock is given back, and if its owner was killed
-it stays, as nobody's.
+The kernel releases a lock when its owner, and every process that the owner has forked, has ended. The lock is on a
+hidden file, because not every file system locks folders. Releasing the lock removes the file; if the owner was killed,
+the file stays, unlocked.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class FolderInUse(Exception):
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is not there. name: of the lock's file.
+    """Hold the lock of a folder, which is created if it is missing. name: name of the lock's file.
 
     Raises FolderInUse, and OSError."""
     descriptor = _take(folder, name)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # it is gone, or the disk cannot be written: nobody's
+        with contextlib.suppress(OSError):  # the file is gone, or the disk cannot be written
             os.unlink(folder / name)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a forked process that has not ended yet
@@ -48,9 +48,9 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
 
 
 def owner_has_died(folder: Path, name: str) -> bool:
-    """Return whether the process that took the lock of a folder is gone, so that only what it has forked holds on.
+    """Return whether the process that took the lock of a folder has ended, so only its forked processes hold the lock.
 
-    False where that cannot be told, as of a process of another machine."""
+    False if that is unknown, for example for a process of another machine."""
     return _owner_lives(folder, name) is False
 
 
@@ -61,7 +61,7 @@ def is_in_use(folder: Path, name: str = LOCK) -> bool:
 
 
 def _owner_lives(folder: Path, name: str) -> bool | None:
-    """Return whether the process that the lock's file names is alive; None where that cannot be told."""
+    """Return whether the process that the lock's file names is alive; None if that is unknown."""
     try:
         with regular_file(folder / name) as (file, _):
             host, pid, _ = file.read(OWNER_BYTES).split(b"\n", 2)
@@ -83,7 +83,7 @@ def _take(folder: Path, name: str) -> int:
         with contextlib.ExitStack() as stack:
             try:
                 descriptor = open_kept(path, os.O_RDWR)
-            except FileNotFoundError:  # whoever was refused has taken the folder away
+            except FileNotFoundError:  # a refused process has removed the folder
                 if attempt == TRIALS - 1:
                     raise
                 continue

@@ -1,7 +1,7 @@
-"""Copy the record of a run to trackers, from its files, each in a process of its own.
+"""Copy the record of a run to trackers, from its files, each in a separate process.
 
 The record on disk is the truth. If a tracker is absent, without network, broken or stuck, it neither stops nor delays
-the run: the run only tells that process of new lines, and waits for it at the end, for a limited time.
+the run: the run only notifies that process of new lines, and waits for it at the end, for a limited time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsgd.record.trackers import Tracker
 from dsgd.record.writer import METRICS
 
 WITHOUT_IT = "the run continues without it"
-SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # a run tells nothing to third parties unless the user asks for it
+SETTINGS = {"MLFLOW_DISABLE_TELEMETRY": "true"}  # a run sends nothing to third parties unless the user asks for it
 PACKAGES = {"wandb": "wandb", "tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}
 
 
@@ -33,12 +33,12 @@ class Mirror:
     def __init__(self, waits_s: Mapping[str, float], folder: Path) -> None:
         """Start the copying processes.
 
-        waits_s: by tracker, how many seconds `finish` waits for it. folder: of a record that has begun."""
+        waits_s: {tracker: seconds that `finish` waits for it}. folder: folder of a record that has begun."""
         self._waits_s = waits_s
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in waits_s:
             command = [sys.executable, "-P", "-m", "dsgd.record.mirror", name, str(folder)]
-            # in a session of its own, where a Ctrl-C at the terminal does not reach it
+            # in a separate session, which a Ctrl-C at the terminal does not reach
             environment = {**SETTINGS, **os.environ}
             try:
                 process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Mirror:
                 os.set_blocking(_pipe(process).fileno(), False)
 
     def wake(self) -> None:
-        """Tell the copying processes that the record has new lines. Never blocks."""
+        """Notify the copying processes that the record has new lines. Never blocks."""
         for process in self._processes.values():
             with contextlib.suppress(OSError):  # the pipe is full or broken: it reads the lines at the end, if ever
                 _pipe(process).write(b"\n")
@@ -102,14 +102,14 @@ def main(name: str, folder: Path) -> str:
 
 
 def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that are null."""
+    """Return the fields that are not null."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
 def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
     """Yield the whole lines of a file as it grows.
 
-    wakes: anything read from it says that there may be new lines; its end, that the file is complete."""
+    wakes: any byte means that there may be new lines; its end means that the file is complete."""
     partial_line = b""
     with path.open("rb") as file:
         ended = False
@@ -120,7 +120,7 @@ def new_lines(path: Path, wakes: TextIO) -> Iterator[bytes]:
 
 
 def quiet() -> TextIO:
-    """Return the standard error of this process, for its one line. Whatever a library prints goes nowhere."""
+    """Return the standard error of this process, for its one line. All other output is discarded."""
     kept = os.fdopen(os.dup(2), "w", encoding=sys.stderr.encoding, errors=sys.stderr.errors)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
@@ -141,6 +141,6 @@ if __name__ == "__main__":
     try:
         if line := main(name, Path(folder)):
             say(name, line, stream)
-    except Exception as error:  # whatever a library may raise, in one line
+    except Exception as error:  # a library may raise anything: one line
         say(name, f"{reason(name, error)}; {WITHOUT_IT}", stream)
         sys.exit(1)

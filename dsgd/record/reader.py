@@ -1,7 +1,7 @@
-"""Read the records of runs that have ended, that still train, and that were killed.
+"""Read the records of ended, running and killed runs.
 
-`find_runs` reads whole records. The functions that take a folder read one file of its record, and no more of it than
-they return: `dsgd-sweep status` asks hundreds of records. Broken files raise ValueError, in one line.
+`find_runs` reads whole records. The functions that take a folder read one file of its record, and only the part that
+they return: `dsgd-sweep status` reads hundreds of records. Broken files raise ValueError, in one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsgd.record.writer import CONFIG, CONFIG_SHA256, ENV, METRICS, METRICS_BYTE
 
 MARKERS = (METRICS, SUMMARY, ENV)  # config.yaml alone may be Hydra's or wandb's
 
-# bytes that a file of a record, or a line of metrics.jsonl, may have: a thousand times those of 1,024 workers
+# maximum bytes of a file of a record, or of a line of metrics.jsonl: a thousand times the size with 1,024 workers
 CONFIG_BYTES, SUMMARY_BYTES, MARK_BYTES = 2**20, 2**24, 2**20
 
 # names of marks and summaries, of all engines and keys (docs/reference/record.md)
@@ -74,8 +74,8 @@ def name_of(group: object) -> object:
 class Run:
     """One run record.
 
-    folder: of the record, as the caller named it. config: the resolved configuration, nested. metrics: the evaluations
-    (marks) in file order. summary: None while the run trains, or after a kill."""
+    folder: folder of the record, as the caller named it. config: the resolved configuration, nested. metrics: the
+    evaluations (marks) in file order. summary: None while the run trains, or after a kill."""
 
     folder: Path
     config: dict[str, Any]
@@ -112,21 +112,21 @@ class Run:
         return last.get(_MARK_NAMES.get(field, field)) if self.summary is None else self.summary.get(field)
 
     def setting(self, key: str) -> Any:
-        """Return the value of a dotted configuration key; None if there is no such key."""
+        """Return the value of a dotted configuration key, or None."""
         value: Any = self.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
     def chosen(self, group: str) -> str | None:
-        """Return the choice made in a group (`algo`, `model`, `data`): its `name`, else its class; or None."""
+        """Return the choice in a group (`algo`, `model`, `data`): its `name`, else its class; or None."""
         name = name_of(self.setting(group)) or (self.summary or {}).get(group)
         target = self.setting(f"{group}._target_")
         return str(name) if name else target.rpartition(".")[2] if isinstance(target, str) else None
 
     @property
     def algorithm(self) -> str:
-        """Return the name of the algorithm; `run` if there is none."""
+        """Return the name of the algorithm, or `run` without one."""
         return self.chosen("algo") or "run"
 
     @property
@@ -148,7 +148,7 @@ class Run:
 
     @property
     def target_field(self) -> str | None:
-        """Return the field that the target belongs to, test_accuracy or test_loss; None without a target."""
+        """Return the field of the target, test_accuracy or test_loss; None without a target."""
         return next((field for field, level in self._targets.items() if not math.isnan(level)), None)
 
     @property
@@ -215,7 +215,7 @@ def read_env(folder: Path) -> dict[str, Any]:
 
 
 def read_last_mark(folder: Path) -> dict[str, Any] | None:
-    """Read the last mark whose line is whole, without parsing those before it; None before the first."""
+    """Read the last mark with a complete line, without parsing earlier ones; None before the first."""
     path = folder / METRICS
     with _readable(path):
         whole, _, _ = (read_end(path, MARK_BYTES) if path.is_file() else b"").rpartition(b"\n")
@@ -240,13 +240,13 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def read_status(folder: Path) -> str | None:
-    """Read how a run ended (`completed`, `diverged`, ...) from its summary; None without a summary."""
+    """Read the status of an ended run (`completed`, `diverged`, ...) from its summary; None without a summary."""
     summary = read_summary(folder)
     return None if summary is None else str(summary.get("status"))
 
 
 def _run_folders(top: Path) -> list[Path]:
-    """List the run folders at or below a folder. Raises ValueError if there is none."""
+    """List the run folders at or below a folder. Raises ValueError if it has none."""
     if not top.exists():
         raise ValueError(f"no run under {top}: no such folder")
     if not top.is_dir():
@@ -263,7 +263,7 @@ def _run_folders(top: Path) -> list[Path]:
 
 
 def _natural(folder: Path) -> list[tuple[int, int, str]]:
-    """Return a sorting key by which 2 comes before 10."""
+    """Return a sorting key that puts 2 before 10."""
     pieces = re.split(r"([0-9]+)", str(folder))
     return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
 
@@ -274,7 +274,7 @@ def _config_sha256(folder: Path) -> str | None:
 
 
 def _json_file(path: Path) -> dict[str, Any] | None:
-    """Return the object that a file holds; None without the file."""
+    """Return the JSON object in a file; None without the file."""
     if not path.is_file():
         return None
     content = json_object(_content(path, SUMMARY_BYTES))
@@ -284,7 +284,7 @@ def _json_file(path: Path) -> dict[str, Any] | None:
 
 
 def _metrics(folder: Path) -> Iterator[bytes]:
-    """Yield the lines of metrics.jsonl; none where a run ended, or was killed, before its first mark."""
+    """Yield the lines of metrics.jsonl; none if a run ended, or was killed, before its first mark."""
     path = folder / METRICS
     with _readable(path):
         yield from read_lines(path, METRICS_BYTES) if path.is_file() else ()

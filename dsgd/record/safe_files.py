@@ -1,8 +1,8 @@
-"""Read and write files and folders that somebody else may have made: only regular files of bounded size, depth and
-number of values are read; where something is written, no link is followed, and no other name is written.
+"""Read and write files and folders that another user may have made: only regular files of bounded size, depth and
+number of values are read; writing follows no link, and writes under no other name.
 
-A run keeps room on its disk for the summary, so that one whose disk has filled up can say how it ended. The summary is
-written into the room itself, which then gets the summary's name: at no moment could others take it.
+A run reserves room on its disk for the summary, so a run on a full disk can still record its end. The summary is
+written into the reserved file, which is then renamed: at no moment could another program take the room.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ VALUES = 100_000  # in one document: a configuration has some hundred
 
 
 def open_kept(path: Path, flags: int) -> int:
-    """Return a descriptor of a file that is written in place, made if it is not there.
+    """Return a descriptor of a file that is written in place, created if it is missing.
 
-    flags: os.O_WRONLY or os.O_RDWR, with O_APPEND where wanted. Raises OSError for a symbolic link, for a file with a
-    second name, which would be written, too, and for what is no regular file."""
+    flags: os.O_WRONLY or os.O_RDWR, optionally with O_APPEND. Raises OSError for a symbolic link, for a file with a
+    second name, which would be written too, and unless it is a regular file."""
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o666)
@@ -48,7 +48,7 @@ def open_kept(path: Path, flags: int) -> int:
     raise _link(path)
 
 
-Content = bytes | Iterable[bytes] | Callable[[BufferedWriter], None]  # of a file: whole, in pieces, or what writes it
+Content = bytes | Iterable[bytes] | Callable[[BufferedWriter], None]  # whole, in pieces, or a writing function
 
 
 def write_atomically(path: Path, content: Content) -> None:
@@ -67,7 +67,7 @@ def replace_together(contents: Mapping[Path, Content], gone: Iterable[Path] = ()
             partial = partials[path] = path.with_name(path.name + ".partial")
             try:
                 file = partial.open("xb")
-            except FileExistsError:  # what a crash has left there, or a link that leads elsewhere
+            except FileExistsError:  # left by a crash, or a link that leads elsewhere
                 partial.unlink()
                 file = partial.open("xb")
             with file:
@@ -89,7 +89,7 @@ def replace_together(contents: Mapping[Path, Content], gone: Iterable[Path] = ()
 
 @contextlib.contextmanager
 def room_kept(folder: Path) -> Iterator[None]:
-    """Keep room for the summary in a folder inside of the block. Raises OSError if there is none."""
+    """Reserve room for the summary in a folder inside of the block. Raises OSError if the disk has none."""
     path = folder / ROOM
     try:
         _fill(path, os.urandom(ROOM_BYTES))  # a file system may store zeros without any room
@@ -100,9 +100,9 @@ def room_kept(folder: Path) -> Iterator[None]:
 
 
 def write_in_room(path: Path, content: bytes) -> None:
-    """Replace a file in one step, in the room that is kept in its folder.
+    """Replace a file atomically, in the reserved room of its folder.
 
-    Without such room, and where a file system does not write in place, it is written like any other. Raises OSError."""
+    Without such room, or if the file system does not write in place, it is written like other files. Raises OSError."""
     check_replaceable(path)
     room = path.with_name(ROOM)
     if os.path.lexists(room):
@@ -124,7 +124,7 @@ def _fill(path: Path, content: bytes) -> None:
 
 
 def write_all(file: FileIO, content: bytes) -> None:
-    """Write to an unbuffered file. A disk takes what it has room for, and refuses the rest. Raises OSError."""
+    """Write to an unbuffered file. A full disk may take a part of the content and refuse the rest. Raises OSError."""
     while content:
         content = content[file.write(content) :]
 
@@ -168,7 +168,7 @@ class Unbounded(ValueError):
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes. Raises OSError, whose strerror says what else it is."""
+    """Read a regular file of at most `most` bytes. Raises OSError, with the kind of another file."""
     with _bounded(path, most) as (file, size):
         return file.read(size)
 
@@ -189,14 +189,14 @@ def _bounded(path: Path, most: int) -> Iterator[tuple[FileIO, int]]:
 
 
 def read_end(path: Path, most: int) -> bytes:
-    """Read the last bytes of a regular file, at most so many. Raises OSError."""
+    """Read the last bytes of a regular file, at most `most`. Raises OSError."""
     with regular_file(path) as (file, size):
         file.seek(max(0, size - most))
         return file.read(min(size, most))
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """Parse a JSON object; None if the text is anything else, too deep, or of more than VALUES values."""
+    """Parse a JSON object; None if the text is no JSON object, too deep, or has more than VALUES values."""
     if text.count(b",") + text.count(b"[") + text.count(b"{") > VALUES:  # before anything is built of them
         return None
     try:
@@ -223,7 +223,7 @@ def yaml_document(text: bytes) -> Any:
             raise Unbounded(f"more than {DEPTH} levels or {VALUES} values")
     try:
         return yaml.load(text, LOADER)
-    except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:  # of what is tagged wrongly
+    except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:  # of a wrong tag
         raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
 
 

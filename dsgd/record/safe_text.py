@@ -7,7 +7,7 @@ import html
 import re
 from typing import Any
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins a formula
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in spreadsheets
 _MARKDOWN = {"\\": r"\\", "|": r"\|", "`": r"\`", "<": "&lt;", "](": r"]\("}
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\`{}", '"': "''"}
@@ -16,8 +16,8 @@ _LATEX |= {character: "\\" + character for character in "&%$#_{}"}
 
 
 def for_terminal(text: str) -> str:
-    """Return a text of one line, in which control characters, escape sequences, and what turns the direction of writing
-    stand as Python would write them: `\\x1b[2J`."""
+    """Return a text of one line, in which control characters, escape sequences, and marks of writing direction are
+    escaped as in Python: `\\x1b[2J`."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _written(character) for character in text)
@@ -45,14 +45,14 @@ def for_csv(cell: object) -> object:
 
 
 def for_markdown(text: str) -> str:
-    """Return a text as it may stand in a cell of a table, without HTML, code or links of its own."""
+    """Return a text in a form that is safe in a cell of a table, without HTML, code or links."""
     for piece, escaped in _MARKDOWN.items():
         text = text.replace(piece, escaped)
     return for_terminal(text)
 
 
 def from_markdown(text: str) -> str:
-    """Return the text of which `for_markdown` has made this one."""
+    """Return the text that `for_markdown` turned into this one."""
     for piece, escaped in reversed(_MARKDOWN.items()):
         text = text.replace(escaped, piece)
     return text
@@ -64,7 +64,7 @@ def for_html(text: str) -> str:
 
 
 def for_latex(text: str) -> str:
-    """Return a text that LaTeX prints as it is, in any of its font encodings."""
+    """Return a text that LaTeX prints literally, in any of its font encodings."""
     safe = "".join(_LATEX.get(character, character) for character in for_terminal(text).replace("--", "-\u200b-"))
     return re.sub(r"(?<![\w.])-(?=\d)", r"\\(-\\)", safe.replace("\u200b", "{}"))
 

@@ -1,4 +1,5 @@
-"""Load what `torch.save` has written, from whoever: it runs no code, and takes little more memory than it has bytes."""
+"""Load the output of `torch.save` from any source: loading runs no code, and takes little more memory than the
+content."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor
 
 STATM = Path("/proc/self/statm")
-COPIES, MARGIN_BYTES = 3, 2**26  # of the content, and beside it, that loading may take
+COPIES, MARGIN_BYTES = 3, 2**26  # memory that loading may take: copies of the content, and a margin
 
 
 def load_stored(content: bytes) -> Any:
-    """Return the plain values and tensors that are stored in `content`. Raises what torch raises, or ValueError.
+    """Return the plain values and tensors stored in `content`. Raises torch's errors, or ValueError.
 
-    torch unpacks what is deflated, and calls `bytearray` with any number, so it gets no more memory than a whole
-    content takes."""
+    torch unpacks deflated data, and calls `bytearray` with any number, so its memory is limited by the size of the
+    content."""
     with _limited(COPIES * len(content) + MARGIN_BYTES):
         state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     _check(state)
@@ -29,7 +30,7 @@ def load_stored(content: bytes) -> Any:
 
 @contextmanager
 def _limited(nbytes: int) -> Iterator[None]:
-    """Let this process take at most so much more memory inside of the block. Only on Linux."""
+    """Let this process allocate at most `nbytes` more memory inside of the block. Only on Linux."""
     if not STATM.exists():
         yield
         return

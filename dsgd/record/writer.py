@@ -1,4 +1,4 @@
-"""Write the record of a run: append-only while it goes on, readable at any time."""
+"""Write the record of a run: append-only during the run, readable at any time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ import yaml
 from dsgd.record.safe_files import open_kept, read_lines, replace_together, write_all, write_in_room
 
 CONFIG, ENV, METRICS, SUMMARY, TRACE = "config.yaml", "env.json", "metrics.jsonl", "summary.json", "trace.json"
-CONFIG_SHA256 = "config_sha256"  # in a summary: of the bytes of config.yaml
-METRICS_BYTES = 2**29  # a thousand times what a run of 1,024 workers writes
-MOST_MARKS = 700_000  # that have room in it, with 760 bytes each
-OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # what a run depends on, of a checkout
+CONFIG_SHA256 = "config_sha256"  # in a summary: hash of config.yaml
+METRICS_BYTES = 2**29  # a thousand times the size with 1,024 workers
+MOST_MARKS = 700_000  # number of marks that fit into it, with 760 bytes each
+OF_RUNS = ("dsgd", "conf", "pyproject.toml", "constraints.txt")  # files and folders of a checkout that a run depends on
 
 
 class WithoutAliases(yaml.SafeDumper):
-    """Writes an object as often as it occurs: `yaml_document` reads no aliases."""
+    """Writes an object at each occurrence: `yaml_document` reads no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -53,14 +53,14 @@ class Record:
     ) -> None:
         """Begin a record, or resume one.
 
-        folder: made if it is not there. config: resolved. devices: names of the devices that compute, like `cpu` or
-        `cuda:0`. before: the folder of the interrupted run to resume, which may be `folder`; lines: how many lines
-        of its metrics.jsonl stay; wall_s: the host time that it took so far, in seconds. chosen:
-        what the run has decided by itself, for env.json. others: files of the folder by name that get this content, or
-        go where it is None, before the record's are touched.
+        folder: folder of the record, created if it is missing. config: resolved configuration. devices: names of the
+        computing devices, like `cpu` or `cuda:0`. before: folder of the interrupted run to resume, may be `folder`.
+        lines: number of lines of its metrics.jsonl to keep. wall_s: its host time so far, in seconds. chosen: automatic
+        choices of the run, for env.json. others: {name: content} of other files in the folder, written, or removed for
+        None, before the record's files.
 
-        A kill at any write leaves no configuration beside marks or a summary of another one. Raises OSError; for want
-        of room on the disk with the record as it was."""
+        A kill at any write never leaves a configuration with marks or a summary of another one. Raises OSError; on a
+        full disk, the record stays unchanged."""
         self.folder = folder
         self._started = time.monotonic() - wall_s
         kept = b"".join(islice(read_lines(before / METRICS, METRICS_BYTES), lines)) if before else b""
@@ -78,17 +78,17 @@ class Record:
         gone = [SUMMARY, TRACE, *(name for name, text in others.items() if text is None), *foreign]
         replace_together(first | (marks | files if is_here else files | marks), [folder / name for name in gone])
         self._metrics = FileIO(open_kept(folder / METRICS, os.O_WRONLY | os.O_APPEND), "ab")
-        self._whole_bytes = len(kept)  # of metrics.jsonl, without what an error has cut off
+        self._whole_bytes = len(kept)  # of metrics.jsonl, without a torn line
         self._lines, self._digest = lines, hashlib.sha256(kept)
 
     @property
     def wall_s(self) -> float:
-        """Return the seconds of host time that the run has taken, those before a resumption included."""
+        """Return the run's seconds of host time, including the time before a resume."""
         return time.monotonic() - self._started
 
     def mark(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Append one line to metrics.jsonl and return it. Raises OSError, with nothing of the line in the file, also
-        where the reader would refuse the file."""
+        """Append one line to metrics.jsonl and return it. Raises OSError, without any part of the line in the file,
+        also if the reader would refuse the file."""
         line = {"wall_s": round(self.wall_s, 3), **values}
         content = json.dumps(finite(line)).encode() + b"\n"
         if self._whole_bytes + len(content) > METRICS_BYTES:
@@ -104,7 +104,7 @@ class Record:
         return line
 
     def counted(self) -> dict[str, Any]:
-        """Flush metrics.jsonl to the disk, and return what a checkpoint says of its lines."""
+        """Flush metrics.jsonl to the disk, and return a checkpoint's fields about its lines."""
         os.fsync(self._metrics.fileno())
         return {"lines": self._lines, "lines_sha256": self._digest.hexdigest()}
 
@@ -117,12 +117,12 @@ class Record:
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinities, which JSON does not have, by None (a diverged run's status says why)."""
+    """Replace NaN and infinities, which JSON does not have, by None (a diverged run's status explains them)."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
 def environment(devices: Sequence[str]) -> dict[str, Any]:
-    """Describe what the run was made with: commit, versions, host, devices."""
+    """Describe the environment of the run: commit, versions, host, devices."""
     return {
         "dsgd": version("dsgd"),
         "commit": commit(),

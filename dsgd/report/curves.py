@@ -29,7 +29,8 @@ _BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.
 
 @dataclass(frozen=True)
 class XAxis:
-    """A horizontal axis. field: of a mark. label: with the unit. unit: how many of the field's units it is."""
+    """A horizontal axis. field: field of a mark. label: label with the unit. unit: size of that unit in the field's
+    unit."""
 
     field: str
     label: str
@@ -60,21 +61,21 @@ def x_axis(name: str, runs: Sequence[Run]) -> XAxis:
 
 
 def time_label(runs: Sequence[Run]) -> str:
-    """Return `virtual time (s)` or `wall time (s)`, as the records say; where both are, which engine has which."""
+    """Return `virtual time (s)` or `wall time (s)`; for both, the clock of each engine."""
     return f"{clock_text(runs)} time (s)".lstrip()
 
 
 def points(run: Run, x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the marks of a run where both fields have finite values, and x one that can be: x [marks], y [marks]."""
+    """Return the marks of a run with finite values of both fields, and a possible x: x [marks], y [marks]."""
     pairs = np.array([(mark_value(mark, x), mark_value(mark, y)) for mark in run.metrics]).reshape(-1, 2)
     pairs = pairs[np.isfinite(pairs).all(axis=1) & (abs(pairs[:, 0]) < BEYOND)]
     return pairs[:, 0], pairs[:, 1]
 
 
 def median_curve(runs: Sequence[Run], x: str, y: str) -> Curve | None:
-    """Return median and interval over the runs, linearly interpolated, where all of them have values; None if none has.
+    """Return median and interval over the runs, linearly interpolated, where all of them have values, or None.
 
-    It ends where the first of the runs ends: a median of those that are left would jump."""
+    It ends where the first of the runs ends: a median of the remaining runs would jump."""
     drawn = [(xs, ys) for xs, ys in (points(run, x, y) for run in runs) if len(xs)]
     if not drawn:
         return None
@@ -108,7 +109,7 @@ def curves_figure(runs: Sequence[Run], x: str, fields: Sequence[str]) -> Figure:
 
 
 def seeds_notes(gathered: Sequence[Series]) -> list[str]:
-    """Return the note that explains lines and bands, where some series has several runs."""
+    """Return the note that explains lines and bands, if some series has several runs."""
     note = interval_note([len(group.runs) for group in gathered])
     if note and len(gathered) >= MANY:
         return [f"lines: medians over seeds, as far as all seeds go; no bands with {MANY} lines or more"]
@@ -118,7 +119,7 @@ def seeds_notes(gathered: Sequence[Series]) -> list[str]:
 def draw_curves(
     panels: Sequence[Axes], gathered: Sequence[Series], axis: XAxis, fields: Sequence[str]
 ) -> dict[str, Line2D]:
-    """Draw each field of all series that have it in a panel of its own; returns the entries of a common legend."""
+    """Draw each field of all series that have it in its own panel; returns the entries of a common legend."""
     handles: dict[str, Line2D] = {}
     for axes, field in zip(panels, fields, strict=False):  # a last panel may be for something else
         handles.update(draw_field(axes, gathered, axis, field))
@@ -143,10 +144,10 @@ def draw_median_curves(
     field: str,
     focus: int | None = None,
 ) -> dict[str, Line2D]:
-    """Draw curves; returns the entries of a legend. Bands of MANY curves would hide each other, and are left out.
+    """Draw curves; returns the entries of a legend. Bands of MANY curves would hide each other, and are omitted.
 
-    curves: of a field, by the number of the series. focus: the series that this panel is about, to which the others are
-    a grey background."""
+    curves: {number of the series: curve} of a field. focus: the main series of this panel; the others are a grey
+    background."""
     diverged = {i for i in curves if any(run.outcome in ("diverged", "collapsed") for run in gathered[i].runs)}
     floor, ceiling = _scale_y(axes, curves, set() if "accuracy" in field else diverged, field)
     handles: dict[str, Line2D] = {}
@@ -178,12 +179,12 @@ def draw_median_curves(
 
 
 def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field: str) -> tuple[float, float]:
-    """Make the axis logarithmic for errors, and where values span a decade; not for accuracies, whose differences are
-    near 1, unless the user asks for it.
+    """Make the axis logarithmic for errors, and if values span a decade; not for accuracies, whose differences are near
+    1, unless the user asks for it.
 
     Diverged runs leave the panel instead of flattening the others.
 
-    Returns what can be drawn: values above the first, and up to the second (matplotlib fails on 1e300 and on a
+    Returns the limits of drawable values: above the first, and up to the second (matplotlib fails on 1e300 and on a
     logarithmic curve of zeros only)."""
     if not curves:
         return -np.inf, np.inf
@@ -203,10 +204,11 @@ def _scale_y(axes: Axes, curves: Mapping[int, Curve], diverged: set[int], field:
 def draw_estimates(
     axes: Axes, lines: Sequence[tuple[Series, Mapping[float, Estimate]]], unit: str = "", named: bool = False
 ) -> dict[str, Line2D]:
-    """Draw the estimates of each series by their places on the horizontal axis, those of medians that missed the target
-    as arrows; returns the entries of a legend. A line has a gap where it has no number.
+    """Draw the estimates of each series by their positions on the horizontal axis; medians that missed the target are
+    arrows. Returns the entries of a legend. A line has a gap at a missing number.
 
-    unit: behind the number at an arrow. named: places stand for names: no lines, marks with intervals side by side."""
+    unit: unit behind the number at an arrow. named: positions are names: no lines, marks with intervals side by
+    side."""
     ends = [end for _, points in lines for value in points.values() for end in (value.median, value.high)]
     top = 1.3 * max((end for end in ends if math.isfinite(end)), default=1.0)  # of an interval that has no end
     handles: dict[str, Line2D] = {}

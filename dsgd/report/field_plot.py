@@ -46,11 +46,11 @@ _BAD = ("diverged", "failed", "collapsed")  # such a run is never the best
 
 @dataclass(frozen=True)
 class FieldPlot:
-    """Say what one figure shows. y: its field. x: a key, or one of X_FIELDS. label: of the vertical axis.
+    """Hold the contents of one figure. y: its field. x: a key, or one of X_FIELDS. label: label of the vertical axis.
 
-    series: the lines of all panels. panels: by the value of their key, which is empty for a single one: the lines, with
-    their runs there and estimates by the value of x. notes: how runs were chosen, what intervals are, which runs have
-    no number. speed_up: the values are ratios, in place of the field itself."""
+    series: the lines of all panels. panels: {value of the panels' key, empty for a single panel: its lines, each with
+    runs and estimates by the value of x}. notes: notes on the choice of runs, on intervals, and on runs without a
+    number. speed_up: the values are ratios, instead of the field itself."""
 
     y: str
     x: str
@@ -75,11 +75,10 @@ class FieldPlot:
 def field_plot(
     runs: Sequence[Run], y: str, x: str, lines: Sequence[str] = (), panels: str = "", best: str = "", base: str = ""
 ) -> FieldPlot:
-    """Gather a field of runs by keys. x: a key or one of X_FIELDS. lines: keys; none: whatever else differs.
+    """Gather a field of runs by keys. x: a key or one of X_FIELDS. lines: keys; empty: all other keys that differ.
 
-    best: a key of which each configuration keeps its best value. base: what values are divided by, `algo=sync,nodes=1`.
-    Raises ValueError for a field and keys that the runs do not have, and where runs that are no seeds of each other
-    would be one point."""
+    best: a key; each configuration keeps its best value. base: the divisor of speed-ups, `algo=sync,nodes=1`. Raises
+    ValueError for a field and keys that the runs do not have, and if runs of one point differ in more than the seed."""
     _check_field(runs, y)
     runs, notes, label_text = list(runs), list[str](), LABELS.get(y, y)
     x_key = "" if x in X_FIELDS else find_key(runs, x, "--x")
@@ -129,10 +128,10 @@ def _check_field(runs: Sequence[Run], name: str) -> None:
 
 
 def best_over(runs: Sequence[Run], key: str, field: str) -> tuple[list[Run], str]:
-    """Keep, of each configuration, the value of a key with the best median of a field over seeds; of equal ones the
-    smallest. A run that ended badly loses. Returns the runs, and a note on how they were chosen.
+    """Keep, for each configuration, the value of a key with the best median of a field over seeds; the smallest of
+    equally good ones. A diverged or failed run loses. Returns the runs, and a note on their choice.
 
-    Raises ValueError for a field of which neither more nor less is better."""
+    Raises ValueError for a field without a better direction."""
     sign = _better(field)
     flats = flatten(runs)
     groups: dict[frozenset[tuple[str, str]], dict[str, list[int]]] = {}
@@ -174,7 +173,7 @@ def field_table(plot: FieldPlot) -> ReportTable:
 
 
 def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) -> list[Series]:
-    """Gather the runs of a line: equal in the keys given, or in all that differ apart from x and panels."""
+    """Gather the runs of a line: equal in the given keys, or in all differing keys except x and panels."""
     if not keys:
         return series(runs, apart_from=apart_from)
     flats = [{key: flat[key] for key in keys} for flat in flatten(runs)]
@@ -184,7 +183,7 @@ def _lines(runs: Sequence[Run], keys: Sequence[str], apart_from: Sequence[str]) 
 def _points(
     line: Series, x_key: str, flats: dict[int, Flat], value: Callable[[Sequence[Run]], Estimate]
 ) -> dict[str, Estimate]:
-    """Gather the runs of a line by the key. Raises ValueError where those of one point differ in more than the seed."""
+    """Gather the runs of a line by the key. Raises ValueError if runs of one point differ in more than the seed."""
     by_x: dict[str, list[Run]] = {}
     for run in line.runs:
         by_x.setdefault(flats[id(run)].get(x_key, ""), []).append(run)
@@ -216,7 +215,7 @@ def field_figure(plot: FieldPlot) -> Figure:
     places = _places(axes, in_order(x for x, _ in plot.points), plot.x)
     limits = [bound.limit for _, value in plot.points if (bound := bound_of(value)) is not None]
     known = np.array([*(median for median in medians if math.isfinite(median)), *limits])
-    by_default = True if plot.y.endswith("error") else None  # else where they span a decade
+    by_default = True if plot.y.endswith("error") else None  # otherwise if they span a decade
     logarithmic = bool((known > 0).all()) and all(scale_log(ax, "y", known, by_default) for ax in axes)
     handles: dict[str, Line2D] = {}
     for panel_axes, (panel, lines) in zip(axes, plot.panels.items(), strict=True):
@@ -250,7 +249,7 @@ def _curves(plot: FieldPlot) -> Figure:
 
 
 def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, float]:
-    """Scale and label the horizontal axes for the values of a key; returns where each value is."""
+    """Scale and label the horizontal axes for the values of a key; returns the position of each value."""
     unit = quantity(key, xs)
     try:
         places = {text: float(text) for text in xs}
@@ -274,7 +273,8 @@ def _places(axes: Sequence[Axes], xs: Sequence[str], key: str) -> dict[str, floa
 
 
 def _never(plot: FieldPlot, label: str) -> str:
-    """Return ` (not reached at 16, 32)` for a line of which most seeds missed the target there; empty if none is."""
+    """Return ` (not reached at 16, 32)` for a line with points at which most seeds missed the target; empty for other
+    lines."""
     unit = quantity(plot.x, in_order(x for x, _ in plot.points))
     missed = [
         " ".join(part for part in (unit.text(x), unit.unit, plot.title(panel)) if part)
@@ -287,7 +287,7 @@ def _never(plot: FieldPlot, label: str) -> str:
 
 
 def _better(field: str) -> int:
-    """Return 1 where less is better, -1 where more is. Raises ValueError for others."""
+    """Return 1 if less is better, -1 if more is. Raises ValueError for others."""
     if is_rate(field) or "accuracy" in field or field == "test_top5":
         return -1
     if is_time(field) or "loss" in field or "error" in field:

@@ -1,7 +1,7 @@
-"""Read numbers of a run by name: the fields of its summary, and those that follow from them, such as when it reached
-its target, by each rule of `dsgd.crossing`.
+"""Read numbers of a run by name: the fields of its summary, and derived fields, such as the time to its target by each
+rule of `dsgd.crossing`.
 
-The other derived fields are means over the whole run. A step is one worker's, with whoever's gradients."""
+The other derived fields are means over the whole run. A step is a step of one worker, with any worker's gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _steps(run: Run) -> float:
 
 
 def _exponential(loss: float) -> float:
-    """Return exp(loss), infinite where that is no number."""
+    """Return exp(loss), infinite on overflow."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -35,7 +35,7 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0 else math.nan
 
 
-# infinite where a run ended without; the rule by which it would have had them, None: the run's own
+# infinite if a run ended without them; {field: rule of its crossing, None: the run's own}
 CENSORED = {"time_to_target_s": None, "first_crossing_s": "first", "stable_crossing_s": "stable"}
 
 DERIVED: dict[str, Callable[[Run], float]] = {
@@ -109,8 +109,8 @@ def estimate_of(runs: Sequence[Run], name: str, factor: float = 1) -> Estimate:
 
 
 def time_ratio(runs: Sequence[Run], reference: Sequence[Run], name: str = "time_to_target_s") -> Estimate:
-    """Return the ratio of a field of some runs, a time or a rate, to that of others with the same seed; NaN where no
-    seed is in both. Runs that share a seed are paired in their order, those without a number yet are left out."""
+    """Return the ratio of a field of runs, a time or a rate, to the field of reference runs with the same seed; NaN
+    without a common seed. Runs that share a seed are paired in their order. Runs without a number yet are omitted."""
     pairs = [pair for pair in by_seed(runs, reference) if not any(math.isnan(field_value(run, name)) for run in pair)]
     if not pairs:
         return NOTHING
@@ -120,7 +120,7 @@ def time_ratio(runs: Sequence[Run], reference: Sequence[Run], name: str = "time_
 
 
 def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Return the pairs of runs with the same seed; those that share a seed are paired in their order."""
+    """Return the pairs of runs with the same seed. Several runs with one seed are paired in their order."""
     left = list(reference)
     pairs = []
     for run in runs:
@@ -132,17 +132,17 @@ def by_seed(runs: Sequence[Run], reference: Sequence[Run]) -> list[tuple[Run, Ru
 
 
 def end_of(run: Run, name: str) -> float:
-    """Return what a field is known to exceed where it is infinite; infinite where nothing is known."""
+    """Return the lower bound of a censored (infinite) field; infinite if unknown."""
     return end_s(run, CENSORED[name]) if name in CENSORED else math.inf
 
 
 def is_rate(name: str) -> bool:
-    """Check that a field is something per second, of which more is better."""
+    """Check that a field is a rate per second, so more is better."""
     return name.endswith("_per_s")
 
 
 def is_time(name: str) -> bool:
-    """Check that a field is in seconds, of which less is better."""
+    """Check that a field is in seconds, so less is better."""
     return name.endswith("_s") and not is_rate(name)
 
 
@@ -154,16 +154,17 @@ def mark_value(mark: Mapping[str, Any], name: str) -> float:
 
 
 def field_names(runs: Sequence[Run]) -> list[str]:
-    """Return the names of all fields that some run has a number for: the derived ones, then those of the summaries."""
+    """Return the names of all fields that some run has a number for: derived fields, then fields of the summaries."""
     recorded = dict.fromkeys(name for run in runs for name in (run.summary or (run.metrics or [{}])[-1]))
     names = [*DERIVED, *(name for name in recorded if name not in DERIVED)]
     return [name for name in names if any(not math.isnan(field_value(run, name)) for run in runs)]
 
 
 def crossings(run: Run, level: float | None = None) -> Crossings:
-    """Return the crossings of the run's target; marks without a number are left out. level: instead of the target's.
+    """Return the crossings of the run's target; marks without a number are omitted. level: level instead of the
+    target's.
 
-    `first` is what the curve shows. A run that diverged or collapsed has no other: it has reached nothing."""
+    A run that diverged or collapsed has only `first`, the first crossing of its curve."""
     aim = aim_of(run)
     if aim is None:
         return Crossings(None, None, None)
@@ -176,22 +177,21 @@ def crossings(run: Run, level: float | None = None) -> Crossings:
 
 
 def target_crossing(run: Run, rule: str | None = None) -> Crossing | None:
-    """Return the crossing by which the run reached its target; None if it did not, and if it diverged or collapsed.
+    """Return the crossing at which the run reached its target; None if it did not, and if it diverged or collapsed.
 
-    rule: of `dsgd.crossing.RULES`; None: the run's own, `target.crossing`."""
+    rule: one of `dsgd.crossing.RULES`; None: the run's own, `target.crossing`."""
     return crossings(run).by(rule or rule_of(run)) if _counts(run) else None
 
 
 def time_to_target_s(run: Run, rule: str | None = None) -> float | None:
-    """Return the seconds of the run's clock until `target_crossing`; None if there is none."""
+    """Return the seconds of the run's clock until `target_crossing`, or None."""
     crossing = target_crossing(run, rule)
     return None if crossing is None else crossing.time_s
 
 
 def censored_at_s(run: Run, rule: str | None = None) -> float | None:
-    """Return how long a run went on that ended without having reached its target: longer than that its time to target
-    is. None if it has reached it, has none, is still running, or diverged or collapsed, which more time would not help.
-    """
+    """Return the duration of a run that ended before it reached its target: a lower bound of its time to target. None
+    if it has reached it, has none, is still running, or diverged or collapsed, because more time would not help."""
     over = run.status != "running" and _counts(run)
     if not over or run.target is None or target_crossing(run, rule) is not None:
         return None
@@ -200,26 +200,26 @@ def censored_at_s(run: Run, rule: str | None = None) -> float | None:
 
 
 def seconds_to_target(run: Run, crossing: Crossing | None) -> float:
-    """Return the seconds to a crossing of the run's target; infinite where the run has ended without, NaN where that is
-    not known yet."""
+    """Return the seconds to a crossing of the run's target; infinite if the run has ended without one, NaN if it is
+    running."""
     if crossing is not None:
         return crossing.time_s
     return math.nan if run.target is None or run.status == "running" else math.inf
 
 
 def end_s(run: Run, rule: str | None = None) -> float:
-    """Return what the time to target of a run is known to exceed if it did not reach it; infinite if it never will."""
+    """Return the lower bound of a run's time to target if it did not reach it; infinite if it never will."""
     end = censored_at_s(run, rule)
     return math.inf if end is None else end
 
 
 def rule_of(run: Run) -> str:
-    """Return the rule by which the run's crossing counts."""
+    """Return the rule of the run's crossing."""
     return str(run.setting("target.crossing") or EARLIER_RULE)
 
 
 def rule_text(runs: Sequence[Run]) -> str:
-    """Say by which rule the runs reached their targets: `by the median of 3 marks in a row`."""
+    """Return the rule of the runs' crossings as text: `by the median of 3 marks in a row`."""
     texts = []
     for run in runs:
         if (aim := aim_of(run)) is not None:
@@ -237,7 +237,7 @@ def ends_unsmoothed(run: Run) -> bool:
 
 
 def unsmoothed_note(runs: Sequence[Run]) -> str:
-    """Say how many runs `ends_unsmoothed`, and what to do about it; empty where none does."""
+    """Return a note on the runs that `ends_unsmoothed`, with advice; empty without such runs."""
     if not (some := [run for run in runs if ends_unsmoothed(run)]):
         return ""
     counts = sorted({len(run.metrics) for run in some})
@@ -254,7 +254,7 @@ def _counts(run: Run) -> bool:
 
 
 def aim_of(run: Run) -> Aim | None:
-    """Return what the run aims at, None without a target. Raises ValueError for a rule that there is not."""
+    """Return the aim of the run, None without a target. Raises ValueError for an unknown rule."""
     if run.target is None or run.target_field is None:
         return None
     window = run.setting("target.window")

@@ -22,12 +22,12 @@ from dsgd.report.scaling import speed_up_figure, time_to_target_figure
 from dsgd.report.sheet import RoomyLocator, name_bars, panels
 from dsgd.report.style import NoData, annotate, finish, styled, write_figure
 
-MOST_BARS = 12  # beside curves; the figure `idle` has them all
+MOST_BARS = 12  # next to curves; the figure `idle` has them all
 CLOSE = 0.1  # a prediction within this share of the measurement is in the band drawn about it
 
 
 def figures(x_axes: Sequence[str]) -> dict[str, Callable[[Sequence[Run]], Figure]]:
-    """Return the functions that draw, by the name of the file without suffix. x_axes: of curves.X_FIELDS."""
+    """Return the drawing functions by the name of the file without suffix. x_axes: names out of curves.X_FIELDS."""
     named: dict[str, Callable[[Sequence[Run]], Figure]] = {"overview": overview}
     for x in x_axes:
         named[f"loss_{x}"] = partial(curves_figure, x=x, fields=("train_loss", "test_loss"))
@@ -65,9 +65,9 @@ def draw(
 
 
 def overview(runs: Sequence[Run]) -> Figure:
-    """Draw accuracy against time, loss against time and idle share, with one legend; panels without data are left out.
+    """Draw accuracy against time, loss against time and idle share, with one legend; panels without data are omitted.
 
-    Raises NoData if there is none."""
+    Raises NoData if no panel has data."""
     gathered = styled(series(runs))
     axis = x_axis("time", runs)
     fields = [field for field in ("test_accuracy", "train_loss") if has_data(runs, axis.field, field)]
@@ -151,12 +151,12 @@ def _draw_idle(axes: Axes, gathered: Sequence[Series]) -> None:
         text = f" {mean:#.3g}" + ("" if np.isnan(largest) else f" / {largest:#.3g}")
         axes.text(np.nanmax([mean, largest]), row, text, va="center", fontsize="small")
     widest = axes.dataLim.x1
-    axes.set_xlim(0, 1.3 * widest or 1.0)  # the numbers stand beside the bars
+    axes.set_xlim(0, 1.3 * widest or 1.0)  # room for the numbers next to the bars
     axes.xaxis.set_major_locator(RoomyLocator(most=100))
     axes.set_xlabel("idle share of the time (%)\nsolid: mean of nodes\nhatched: most idle node")
     name_bars(axes, [group.label for group in drawn])
 
 
 def _percent(runs: Sequence[Run], field: str) -> float:
-    """Return the median of a share over the runs that have it, in per cent; NaN if none has."""
+    """Return the median of a share over the runs that have it, in per cent; NaN without such runs."""
     return 100 * estimate([number(run.final(field)) for run in runs]).median

@@ -1,12 +1,12 @@
-"""Summarise seeds: their median and a confidence interval of it, which needs no assumption and no random numbers; and
-compare two contenders seed by seed, by the median of the ratios of two values of the same seed.
+"""Summarise seeds: their median with a confidence interval, without assumptions and random numbers; and compare two
+contenders by the median of the ratios of their values with the same seed.
 
 The interval goes from one of the sorted values to another (order statistics, as in the sign test). From six seeds on it
-holds the true median with at least 95 %. Of fewer it goes from the smallest to the largest, and its confidence is
-94 % (5 seeds), 88 % (4), 75 % (3) or 50 % (2): a bootstrap of so few values reaches no farther, and would say 95 %.
+contains the true median with at least 95 %. With fewer it goes from the smallest to the largest, and its confidence is
+94 % (5 seeds), 88 % (4), 75 % (3) or 50 % (2): a bootstrap of these values is no longer, and would claim 95 %.
 
-The paired ratio is the one definition of "times as long" and of a speed-up. What a seed does to both widens nothing. It
-is not the ratio of two medians, which may be on either side of 1 when this one is on the other."""
+The paired ratio is the only definition of "times as long" and of a speed-up. A seed's common effect on both does not
+widen its interval. It is not the ratio of two medians, which may lie on the other side of 1."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PAIRED = "median over seeds of the ratio of both times of a seed"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Hold what the seeds of one configuration say of one number.
+    """Hold the estimate of one number from the seeds of one configuration.
 
-    median: NaN without any value; infinite where most runs never got there. low, high: the interval; both are the
-    median where there is one value or all are equal. count: values. above, below: where values are censored, the same
-    of what they are known to exceed, and of what they are known to stay below; None where nothing is. ratios: of a
-    ratio, that of each seed, NaN where it is unknown; else none."""
+    median: NaN without values; infinite if most runs missed the target. low, high: the interval; both are the median
+    for one value, or if all are equal. count: number of values. above, below: estimates from the lower and from the
+    upper bounds of censored values; None without bounds. ratios: the ratio for each seed, NaN if unknown; empty for
+    other numbers."""
 
     median: float
     low: float
@@ -43,9 +43,9 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)  # of no values
 def estimate(
     values: Sequence[float], confidence: float = CONFIDENCE, censored: Sequence[float] | None = None
 ) -> Estimate:
-    """Return median and interval of the values; NaNs are left out, infinities count as larger than all numbers.
+    """Return median and interval of the values; NaNs are omitted, infinities count as larger than all numbers.
 
-    censored: for each value what it is known to exceed where it is infinite; infinite itself where nothing is known."""
+    censored: lower bound of each infinite value; infinite if unknown."""
     known = sorted(value for value in values if not math.isnan(value))
     if not known:
         return NOTHING
@@ -59,18 +59,19 @@ def estimate(
 
 def coverage(count: int, outside: int = 0) -> float:
     """Return the probability that the median of a continuous distribution lies within `count` draws of it, when
-    `outside` draws are left out at each end: 1 - 2 P(Binomial(count, 1/2) <= outside)."""
+    `outside` draws are omitted at each end: 1 - 2 P(Binomial(count, 1/2) <= outside)."""
     return 1 - 2 * sum(math.comb(count, k) for k in range(outside + 1)) / 2**count
 
 
 def interval_note(counts: Collection[int]) -> str:
-    """Say what an interval is, and its confidence for each of these numbers of seeds; empty for single seeds."""
+    """Return the explanation of an interval, with its confidence for each of these numbers of seeds; empty for single
+    seeds."""
     shares = [f"{coverage(count, left_out(count)):.0%} from {count} seeds" for count in sorted({*counts} - {0, 1})]
     return f"median [interval] over seeds; confidence of the interval: {', '.join(shares)}" if shares else ""
 
 
 def left_out(count: int, confidence: float = CONFIDENCE) -> int:
-    """Return how many values at each end the interval can do without, and still have the confidence."""
+    """Return the number of values at each end that the interval can omit with this confidence."""
     return next((k for k in range((count - 1) // 2, 0, -1) if coverage(count, k) >= confidence), 0)
 
 
@@ -82,13 +83,13 @@ def paired_ratio(
     reference_ends: Sequence[float] | None = None,
 ) -> Estimate:
     """Return median and interval of the ratios of two contenders' scores, seed by seed. scores, reference: [seeds],
-    infinite where the target was not reached.
+    infinite if the target was missed.
 
-    A seed on which neither got there decides nothing: its ratio counts as 0 for the low end and as infinite for the
-    high one, so that the interval holds whatever a longer budget would have shown. The median is NaN where it depends
-    on such seeds. ends, reference_ends: what a censored score is known to exceed; infinite for a run that diverged.
-    With them an end that is a number holds for the censored ratios, too, and a median between two bounds is infinite
-    where it exceeds 1, 0 where it stays below 1, and else NaN."""
+    A seed on which both missed the target decides nothing: its ratio counts as 0 for the low end and as infinite for
+    the high one, so the interval also holds for a longer budget. The median is NaN if it depends on such seeds. ends,
+    reference_ends: lower bounds of censored scores; infinite for a run that diverged. With them, a finite end of the
+    interval also holds for censored ratios. A median between two bounds is infinite if it exceeds 1, 0 if it stays
+    below 1, and otherwise NaN."""
     pairs = list(zip(scores, reference, strict=True))
     ratios = tuple(_ratio(score, other) for score, other in pairs)
     least, most = (
@@ -108,7 +109,7 @@ def paired_ratio(
 
 
 def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[float, float]:
-    """Return what the ratio of a seed is known to exceed and to stay below; 0 and infinity where nothing is known."""
+    """Return the lower and the upper bound of a seed's ratio; 0 and infinity if unknown."""
     if math.isinf(score) and math.isinf(other):
         return 0.0, math.inf
     if math.isinf(score):
@@ -120,11 +121,11 @@ def _bounds(score: float, other: float, end: float, other_end: float) -> tuple[f
 
 
 def _ratio(score: float, other: float) -> float:
-    """Return the ratio of a seed; NaN where neither got there."""
+    """Return the ratio of a seed; NaN if both missed the target."""
     if math.isinf(score) and math.isinf(other):
         return math.nan
     if score == other:
         return 1.0
     if score > 0 and other > 0:
         return score / other
-    return math.inf if score > other else 0.0  # a target reached at once, or a loss of 0: only who is first is known
+    return math.inf if score > other else 0.0  # a target reached at once, or a loss of 0: only the order is known

@@ -1,4 +1,4 @@
-"""What a caption and an axis know of each configuration key: the words of its dataclass field, the default of conf/."""
+"""Find the words and the default of each configuration key, for captions and axes: its dataclass field, and conf/."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EARLIER = {"data.seed": (0, Key()), "schedule.final": (0, Key("down to {}", uni
 
 @cache
 def key_table() -> Mapping[str, Key]:
-    """Return what is declared of each dotted key, in the order in which a caption has the keys of a group."""
+    """Return the declaration of each dotted key. A caption lists the keys of a group in this order."""
     table: dict[str, Key] = {}
     for group, cls in [("", Experiment), ("budget.", Budget), *map(_class_in, _FILES)]:
         for name, key in keys_of(cls).items():
@@ -33,7 +33,7 @@ def key_table() -> Mapping[str, Key]:
 
 @cache
 def usual() -> Mapping[str, Any]:
-    """Return the values that a caption does not say: the defaults of keys, as conf/ has them."""
+    """Return the defaults of keys in conf/, which a caption omits."""
     values = {key: default for key, (default, _) in _EARLIER.items()}
     values |= {"topology.name": "ring", "precision": _configured("config.yaml")["precision"]}
     for file in _FILES:
@@ -44,7 +44,7 @@ def usual() -> Mapping[str, Any]:
 
 @cache
 def usual_of_data(name: str) -> Mapping[str, Any]:
-    """Return what a caption does not say of a data set: its file in conf/; empty for one of the user's."""
+    """Return the defaults of a data set, which a caption omits: its file in conf/; empty for a user's data."""
     known = {path.name for path in files("dsgd.conf").joinpath("data").iterdir()}
     return _configured(f"data/{name}.yaml") if f"{name}.yaml" in known else {}
 

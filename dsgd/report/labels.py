@@ -1,5 +1,4 @@
-"""Name runs by what differs between them, and by nothing else; gather runs that differ by their seed only;
-find the keys that a user means by short names."""
+"""Name runs by their differences only; gather runs that differ only in their seed; find keys by their short names."""
 
 from __future__ import annotations
 
@@ -16,18 +15,18 @@ from dsgd.report.units import as_number, assigned
 
 Flat = dict[str, str]  # a configuration: dotted key, value as a legend shows it
 
-# where a run goes, not what it computes
+# places of outputs, not of computations
 _UNNAMED = {"hydra", "track", "wandb", "tensorboard", "mlflow", "output", "output_dir", "resume", "trace"}
-_CLOCKS = {"engine.name", "clock"}  # what tells virtual from wall time
-_ENGINES = ("sim", "dist", "torch")  # each has a clock of its own; `auto` has either
+_CLOCKS = {"engine.name", "clock"}  # keys that distinguish virtual from wall time
+_ENGINES = ("sim", "dist", "torch")  # each has its own clock; `auto` has either
 LONGEST = 60  # characters of a value in a label
 _SHORT = {"target.accuracy": "target"} | {key: key for key in ("target.loss", "target.stop", "data.evaluate")}
 
 
 @dataclass(frozen=True)
 class Series:
-    """The runs of one configuration, which one curve shows. label: what tells it from the other series. style: of its
-    curve, where it is drawn with others."""
+    """The runs of one configuration, shown by one curve. label: its difference from the other series. style: style of
+    its curve among others."""
 
     label: str
     runs: list[Run]
@@ -40,7 +39,7 @@ class Series:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes of the first run, 0 where it has none."""
+        """Return the number of nodes of the first run, or 0."""
         return self.runs[0].nodes or 0
 
     @property
@@ -56,7 +55,7 @@ class Series:
 def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series]:
     """Gather the runs of the same configuration and label them, in order of first appearance.
 
-    Seeds are averaged over, and so not named, where some configuration ran with more than one.
+    Seeds are averaged over, and so not named, if some configuration ran with more than one.
     apart_from: dotted keys that neither separate nor name series, nor do keys that only follow them (`nodes`, and
     a learning rate chosen per node count)."""
     flats = flatten(runs)
@@ -68,7 +67,7 @@ def series(runs: Sequence[Run], apart_from: Collection[str] = ()) -> list[Series
 
 
 def labelled(gathered: Sequence[tuple[Flat, list[Run]]]) -> list[Series]:
-    """Return the series of gathered runs, labelled by what differs between their configurations."""
+    """Return the series of gathered runs, labelled by the differences of their configurations."""
     labels = label([flat for flat, _ in gathered])
     return [Series(name or group[0].algorithm, group) for name, (_, group) in zip(labels, gathered, strict=True)]
 
@@ -82,12 +81,13 @@ def gather(runs: Iterable[tuple[Run, Flat]]) -> list[tuple[Flat, list[Run]]]:
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
-    """Return one label per run, the seed included where it differs; the algorithm's name where nothing differs."""
+    """Return one label per run, including a differing seed; the algorithm's name without differences."""
     return [name or run.algorithm for name, run in zip(label(flatten(runs)), runs, strict=True)]
 
 
 def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return, for every dotted key in which configurations differ, its text in each run; empty where a run has none."""
+    """Return, for every dotted key in which configurations differ, its text in each run; empty for a run without the
+    key."""
     flats = flatten(runs)
     keys = dict.fromkeys(key for flat in flats for key in flat)
     columns = {key: [flat.get(key, "") for flat in flats] for key in sorted(keys, key=_rank)}
@@ -100,9 +100,9 @@ def differing_keys(flats: Sequence[Flat]) -> list[str]:
 
 
 def find_key(runs: Sequence[Run], text: str, option: str) -> str:
-    """Return the dotted key that is meant: itself, a group (`algo`), or the end of one key (`lr`).
+    """Return the dotted key for a name: a key, a group (`algo`), or the end of one key (`lr`).
 
-    Raises ValueError, with near matches, for no such key or several, and where some runs have none."""
+    Raises ValueError, with near matches, for an unknown or ambiguous name, and if some runs lack the key."""
     flats = flatten(runs)
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     matching = [key for key in keys if key in (text, f"{text}.name")] or [
@@ -122,12 +122,12 @@ def find_key(runs: Sequence[Run], text: str, option: str) -> str:
 
 
 def in_order(texts: Iterable[str]) -> list[str]:
-    """Sort values of a key: numbers by their value, then texts; each comes once."""
+    """Sort the distinct values of a key: numbers by their value, then texts."""
     return sorted(set(texts), key=_in_order)
 
 
 def clock_text(runs: Sequence[Run]) -> str:
-    """Return `virtual`, `wall`, or which engine has which where they are mixed; empty before the first mark of all."""
+    """Return `virtual`, `wall`, or for both the clock of each engine; empty before the first mark of all."""
     clocks = {run.clock for run in runs if run.clock}
     return "virtual (sim) or wall (dist)" if len(clocks) > 1 else "".join(clocks)
 
@@ -143,20 +143,21 @@ def goal_text(runs: Sequence[Run]) -> str:
 
 
 def status_text(runs: Sequence[Run]) -> str:
-    """Return the status of all, or how many have which: `completed`, `diverged`, `2 of 3 interrupted`."""
+    """Return the common status, or the number with each: `completed`, `diverged`, `2 of 3 interrupted`."""
     counts = Counter(run.outcome for run in runs if run.outcome != "completed")
     notes = [status if count == len(runs) else f"{count} of {len(runs)} {status}" for status, count in counts.items()]
     return ", ".join(notes) or "completed"
 
 
 def status_note(runs: Sequence[Run]) -> str:
-    """Return the status in brackets, ` (diverged)`, of runs that did not complete or have collapsed; else nothing."""
+    """Return the status in brackets, ` (diverged)`, of runs that did not complete or have collapsed; otherwise
+    empty."""
     return "" if (text := status_text(runs)) == "completed" else f" ({text})"
 
 
 def time_notes(runs: Sequence[Run]) -> list[str]:
-    """Return notes like `time of ResNet-18 on ImageNet; gradients of resnet8 on digits`, where the two differ, and that
-    test numbers are of a validation set, where they are."""
+    """Return notes like `time of ResNet-18 on ImageNet; gradients of resnet8 on digits`, if the two differ, and a note
+    on test numbers of a validation set."""
     texts = [
         f"time of {run.time_model}; gradients of {run.chosen('model')} on {run.chosen('data')}"
         for run in runs
@@ -170,10 +171,10 @@ def time_notes(runs: Sequence[Run]) -> list[str]:
 
 
 def label(flats: Sequence[Flat]) -> list[str]:
-    """Return labels that name the differing keys: `gossip, tau=10`, `sync`; empty where nothing differs.
+    """Return labels that name the differing keys: `gossip, tau=10`, `sync`; empty without differences.
 
-    A group whose `name` differs is named by it, and its other keys only where they differ among the choices of one
-    name: `algo.tau` of easgd says nothing about gossip."""
+    A group whose `name` differs is named by it, and its other keys only if they differ among runs with one name:
+    `algo.tau` of easgd says nothing about gossip."""
     named: list[Flat] = [{} for _ in flats]
     for key in dict.fromkeys(key for flat in flats for key in flat):
         values: dict[tuple[str | None, ...], set[str | None]] = {}
@@ -195,7 +196,7 @@ def label(flats: Sequence[Flat]) -> list[str]:
 def flatten(runs: Sequence[Run]) -> list[Flat]:
     """Return the configuration of each run as dotted keys and text.
 
-    The clock is added where records of both clocks are mixed and the engine's name does not tell which it is."""
+    The clock is added if records of both clocks are mixed and the engine's name does not imply it."""
     flats = []
     clocks = {run.clock for run in runs} - {None}
     for run in runs:
@@ -209,7 +210,7 @@ def flatten(runs: Sequence[Run]) -> list[Flat]:
             flat.pop(described, None)
         flats.append(flat)
     seeds = {key for flat in flats for key in flat if key.endswith(".seed")}
-    # those that always are the run's own; one that is 0 in all runs is the same as the first run's by chance
+    # seeds that always equal the run's own; a seed of 0 in all runs equals the first run's by chance
     followers = {key for key in seeds if all(flat.get(key) in (None, flat.get("seed")) for flat in flats)}
     return [_without(flat, followers) for flat in flats]
 
@@ -246,15 +247,15 @@ def _shortened(text: str) -> str:
 
 
 def _group_names(flat: Flat, key: str) -> tuple[str | None, ...]:
-    """Return the names of the groups that a key lies in: its values are compared between runs where these agree."""
+    """Return the names of the groups of a key: its values are compared between runs with equal names."""
     parts = key.split(".")
     groups = [".".join(parts[:i]) + ".name" for i in range(1, len(parts))]
     return tuple(flat.get(group) for group in groups if group != key)
 
 
 def _short_names(keys: list[str]) -> dict[str, str]:
-    """Return what to call a key: the shortest end of it that tells it from the others, like `lr`, but `model.width`
-    beside `data.width`; nothing for the algorithm, whose name is enough."""
+    """Return the short name of a key: its shortest end that no other key has, like `lr`, but `model.width` next to
+    `data.width`; nothing for the algorithm, whose name is enough."""
     ends = Counter(".".join(key.split(".")[i:]) for key in keys for i in range(key.count(".") + 1))
     short = {}
     for key in keys:
@@ -277,8 +278,8 @@ def _without(flat: Flat, keys: Collection[str]) -> Flat:
 
 
 def _without_followers(flats: Sequence[Flat], keys: Collection[str]) -> list[Flat]:
-    """Drop the keys, and those outside `algo` that vary with them and have one value for each of theirs; but never
-    the engine, whose times are of another clock."""
+    """Drop these keys, and keys outside `algo` that are a function of them; but never the engine, because its times
+    have another clock."""
     if not keys:
         return list(flats)
     followers = set(keys)
@@ -297,5 +298,5 @@ def _in_order(text: str) -> tuple[int, float, str]:
 
 
 def did_you_mean(near: Sequence[str] | dict[str, None]) -> str:
-    """Return what is appended to a message where there are near matches."""
+    """Return the end of a message with near matches."""
     return f"; did you mean {' or '.join(near)}?" if near else ""

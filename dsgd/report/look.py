@@ -1,4 +1,4 @@
-"""Say how figures look, without drawing any: their sizes and formats, their axes, and where their captions stand."""
+"""Describe the look of figures: their sizes and formats, their axes, and the position of their captions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Page:
-    """The size of figures. inches: width. panel_inches: height of a panel. points: of letters.
+    """The size of figures. inches: width. panel_inches: height of a panel. points: size of letters.
 
-    fixed: the figure has this width; else no more, and less where it has few panels."""
+    fixed: the figure has this width; otherwise at most this width, less with few panels."""
 
     inches: float
     panel_inches: float
@@ -30,8 +30,8 @@ AXES = ("x", "y")
 
 @dataclass(frozen=True)
 class Look:
-    """Say how figures are written. width: of WIDTHS. formats: of FORMATS. log: the logarithmic axes, of AXES; None:
-    those whose values span a decade. captions: false: a file `.txt` beside each figure has its title and notes."""
+    """Describe the output of figures. width: one of WIDTHS. formats: some of FORMATS. log: the logarithmic ones of
+    AXES; None: axes whose values span a decade. captions: False writes title and notes into a file `.txt` instead."""
 
     width: str = "wide"
     formats: Sequence[str] = FORMATS

@@ -15,8 +15,8 @@ from dsgd.report.style import add_legend, annotate, named_styles
 def need_figure(points: Sequence[tuple[str, float, float]], setting: str) -> Figure:
     """Draw a line for each method.
 
-    points: method, per cent of the time, and bit/s, infinite where none is enough; those of a method follow each other.
-    setting: below the figure."""
+    points: (method, per cent of the time, bit/s), infinite if no bandwidth is enough, grouped by method. setting: text
+    below the figure."""
     by_method = {method: list(of_method) for method, of_method in groupby(points, key=lambda point: point[0])}
     names = list(by_method)
     algorithms = [name.split()[0] for name in names]

@@ -1,6 +1,6 @@
 """Write runs as one HTML file that needs nothing else: table, curves, differences, environments.
 
-The template is page.html. Whatever comes from users is escaped here, or is JSON that its script sets as text.
+The template is page.html. All texts of users are escaped here, or are JSON that its script sets as text.
 Figures become elements that take the page's width, its letters' colour and its colours in the dark."""
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def page_text(
 ) -> str:
     """Return the page of the runs.
 
-    lead: text above everything else, such as a verdict; its lines are paragraphs. figures: SVG documents that the
-    project has drawn; side by side where there is room. curves: default: `curves_of`. Raises ValueError for an env.json
-    that is none."""
+    lead: text above everything else, such as a verdict; its lines are paragraphs. figures: SVG documents drawn by this
+    package; side by side if they fit. curves: series to draw; None: `curves_of`. Raises ValueError for an invalid
+    env.json."""
     table = summary_table(runs)
     gathered = curves_of(runs) if curves is None else curves
     inlined = "".join(inline(svg, i) for i, svg in enumerate(figures))
@@ -65,16 +65,16 @@ def page_text(
         "bands": _BANDS if several else "",
         "differences": _configuration(runs) + _differences(runs),
         "environments": _environments(runs),
-        # a script ends at the first </script, whatever is around it
+        # a script ends at the first </script in any context
         "data": json.dumps(curve_data(runs, gathered), allow_nan=False).replace("<", "\\u003c"),
     }
     template = files("dsgd.report").joinpath("page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: what is put in stays
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # one pass keeps inserted text
 
 
 def curve_data(runs: Sequence[Run], gathered: Sequence[Series]) -> dict[str, Any]:
-    """Return what the page draws: axes, fields and, for each series, its curves by axis and field: x, median and both
-    ends of the interval, [marks] each."""
+    """Return the data of the page's figures: axes, fields and, for each series, its curves by axis and field: x, median
+    and both ends of the interval, each [marks]."""
     axes = {name: x_axis(name, runs) for name in X_FIELDS if has_data(runs, X_FIELDS[name], "samples")}
     fields = [field for field in FIELDS if has_data(runs, "samples", field)]
     aims = {(run.target_field, run.target) for run in runs}
@@ -137,7 +137,7 @@ def _spans_decades(lines: Sequence[Mapping[str, Any]], field: str) -> bool:
 
 
 def _table(table: ReportTable) -> str:
-    kept = [i for i, heading in enumerate(table.headings) if heading not in table.headings[:i]]  # status comes twice
+    kept = [i for i, heading in enumerate(table.headings) if heading not in table.headings[:i]]  # status occurs twice
     texts = {i for i in kept if table.headings[i] in table.texts}
     heads = {table.headings[i]: i in texts for i in kept}
     rows = [
@@ -148,7 +148,8 @@ def _table(table: ReportTable) -> str:
 
 
 def _sortable(headings: Mapping[str, bool], rows: Sequence[str], name: str) -> str:
-    """Return a table that its headings sort. headings: whether each stands above text. rows: their cells."""
+    """Return a table that its headings sort. headings: {heading: whether its column has text}. rows: cells of the
+    rows."""
     heads = "".join(
         f'<th scope="col"{_class(text=is_text)}><button>{for_html(text)}</button></th>'
         for text, is_text in headings.items()
@@ -168,7 +169,7 @@ def _class(**names: bool) -> str:
 
 
 def _sort_value(cell: Cell) -> str:
-    """Return what a column is sorted by: the median of an estimate, never last; empty without a number."""
+    """Return the sorting key of a cell: the median of an estimate, `never` as the last; empty without a number."""
     value = cell.median if isinstance(cell, Estimate) else cell
     return (
         str(value) if not isinstance(value, float) else "" if value != value else repr(value).replace("inf", "Infinity")
@@ -198,7 +199,7 @@ def _differences(runs: Sequence[Run]) -> str:
 
 
 def _environments(runs: Sequence[Run]) -> str:
-    """Return what env.json says, a column for each environment that some runs share; the command is each run's own."""
+    """Return the contents of env.json, a column for each environment of some runs; each run has its command."""
     shared: dict[str, tuple[dict[str, str], list[str]]] = {}
     for name, run in zip(run_labels(runs), runs, strict=True):
         values = {key: _plain(value) for key, value in read_env(run.folder).items() if key != "command"}
@@ -232,7 +233,7 @@ _PLACE = re.compile(r'\bid="([^"]+)"|(href="#|url\(#)')
 
 def inline(svg: str, number: int) -> str:
     """Return an SVG document as an element: without its prolog and its metadata, which name addresses, and with its
-    colours as variables of the page. number: unlike that of any other figure of the page, before its names."""
+    colours as variables of the page. number: unique number of the figure in the page, put before its names."""
     element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     element = _PLACE.sub(lambda match: f'id="f{number}-{match[1]}"' if match[1] else f"{match[2]}f{number}-", element)
 
@@ -262,7 +263,7 @@ def marker_path(marker: str) -> str:
 
 
 def _dark(colour: str) -> str:
-    """Return a colour for a dark ground: white becomes the ground, greys are as far from it as they were from white."""
+    """Return a colour for a dark background: white becomes the background, greys keep their distance from it."""
     hue, lightness, saturation = colorsys.rgb_to_hls(*to_rgb(colour))
     if colour == "#ffffff":
         return "var(--back)"

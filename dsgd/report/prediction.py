@@ -34,8 +34,8 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Pair:
-    """One configuration, run for real and simulated. cluster, algorithm: what is particular to it. measured, predicted:
-    its runs."""
+    """One configuration, measured in real processes and simulated. cluster, algorithm: its differences from other
+    pairs. measured, predicted: its runs."""
 
     cluster: str
     algorithm: str
@@ -62,8 +62,8 @@ def median_step_s(runs: Sequence[Run]) -> float:
 def pairs(runs: Sequence[Run]) -> list[Pair]:
     """Pair the configurations that completed both simulated and for real, in order of first appearance.
 
-    The runs of a pair differ in nothing but the engine, the seed and the cluster's numbers, which real runs do not use;
-    the cluster's name must agree. Simulations with different numbers under one name are separate predictions. Those
+    The runs of a pair differ only in the engine, the seed and the cluster's numbers, which real runs do not use; the
+    cluster's name must agree. Simulations with different numbers under one name are separate predictions. Simulations
     with the times of another network than the trained one predict nothing."""
     measured = {_key(flat): group for flat, group in gather(_timed(runs, "wall"))}
     predicted = [(flat, group) for flat, group in gather(_timed(runs, "virtual")) if _key(flat) in measured]
@@ -76,7 +76,7 @@ def pairs(runs: Sequence[Run]) -> list[Pair]:
 
 
 def why_no_pair(runs: Sequence[Run]) -> str:
-    """Say what is missing for a pair: an engine, or configurations that agree."""
+    """Return the missing part of a pair: an engine, or configurations that agree."""
     simulated, real = ([_key(flat) for _, flat in _timed(runs, clock)] for clock in ("virtual", "wall"))
     if not simulated:
         return "no completed run of engine=sim with the trained network's own times"
@@ -87,7 +87,7 @@ def why_no_pair(runs: Sequence[Run]) -> str:
 
 
 def sentences(runs: Sequence[Run]) -> list[str]:
-    """Say in one sentence how predictions compare with measurements; return no sentence without a pair."""
+    """Return one sentence that compares predictions with measurements; none without a pair."""
     ordered = sorted(pairs(runs), key=lambda pair: pair.ratio)
     if not ordered:
         return []
@@ -99,7 +99,7 @@ def sentences(runs: Sequence[Run]) -> list[str]:
 
 
 def pairs_table(compared: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTable:
-    """Return the table of the pairs; the CSV file also counts the runs behind each time. runs: of them."""
+    """Return the table of the pairs; the CSV file also counts the runs behind each time. runs: runs of the pairs."""
     rows: list[list[Cell]] = []
     csv_rows: list[list[Any]] = [[*_COLUMNS.values(), "measured_runs", "predicted_runs"]]
     for pair in compared:
@@ -116,8 +116,8 @@ def pairs_table(compared: Sequence[Pair], runs: Sequence[Run] = ()) -> ReportTab
 
 
 def _timed(runs: Sequence[Run], clock: str) -> list[tuple[Run, Flat]]:
-    """Select the runs of one clock that have a step time of the trained network, with their flat configurations;
-    without engine and seed, in which the runs of a pair may differ."""
+    """Select the runs of one clock that have a step time of the trained network. Returns them with their flat
+    configurations, without engine and seed, which may differ in a pair."""
     timed = [run for run in runs if run.clock == clock and run.time_model is None and not math.isnan(step_s(run))]
     return [(run, _without(flat, "engine", "seed")) for run, flat in zip(timed, flatten(timed), strict=True)]
 
@@ -127,13 +127,13 @@ def _without(flat: Flat, *groups: str) -> Flat:
 
 
 def _key(flat: Flat) -> frozenset[tuple[str, str]]:
-    """Return what must agree between a prediction and a measurement: of the cluster only its name."""
+    """Return the settings that a prediction and a measurement must share; of the cluster's only the name."""
     return frozenset(item for item in flat.items() if item[0] == "cluster.name" or not item[0].startswith("cluster."))
 
 
 def _algorithms(flats: Sequence[Flat]) -> list[str]:
-    """Name each configuration by its algorithm and what else differs. Nodes and cluster have columns of their own; the
-    budget is named only where two configurations would have one name without it."""
+    """Name each configuration by its algorithm and its other differences. Nodes and cluster have their own columns; the
+    budget is named only if two configurations would have one name without it."""
     names = _named_without(flats, "budget")
     places = {(flat.get("cluster.name"), flat.get("nodes"), name) for flat, name in zip(flats, names, strict=True)}
     return names if len(places) == len(set(map(_key, flats))) else _named_without(flats)

@@ -1,6 +1,6 @@
 """Draw time to target, speed-up and efficiency against the number of nodes; compute the speed-ups of all figures.
 
-Efficiency is the speed-up for each node that was added: 1 where twice the nodes take half the time to the target."""
+Efficiency is the speed-up for each added node: 1 if twice the nodes take half the time to the target."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Line = tuple[Series, Mapping[float, Estimate]]  # with its values by the number 
 
 
 def speed_up(base: Series, runs: Sequence[Run], name: str = TIME) -> Estimate:
-    """Return the speed-up of some runs over the base's, paired by seed; of rates the ratio the other way round.
+    """Return the speed-up of some runs over the base's, paired by seed; for rates, the inverse ratio.
 
-    name: of the field that is compared."""
+    name: the compared field."""
     return time_ratio(runs, base.runs, name) if is_rate(name) else time_ratio(base.runs, runs, name)
 
 
@@ -65,7 +65,7 @@ def named_base(runs: Sequence[Run], text: str, name: str) -> Series:
 
 
 def soonest_base(gathered: Sequence[Series]) -> Series:
-    """Return the soonest at the smallest node count that was run: one base for all, the strictest that there is.
+    """Return the soonest at the smallest node count: one base for all, the strictest one.
 
     Raises NoData if nothing reached its target there."""
     nodes = min(count for line in gathered for count in line.by_nodes)
@@ -78,7 +78,7 @@ def soonest_base(gathered: Sequence[Series]) -> Series:
 
 
 def scalings(runs: Sequence[Run]) -> list[Series]:
-    """Gather the runs with a target by what differs apart from node count and seed.
+    """Gather the runs with a target by their differences other than node count and seed.
 
     Raises NoData unless there are two node counts with a target, one of them reached."""
     aimed = [run for run in runs if run.target is not None and run.nodes]
@@ -102,8 +102,8 @@ def time_to_target_figure(runs: Sequence[Run]) -> Figure:
 
 
 def speed_up_figure(runs: Sequence[Run]) -> Figure:
-    """Draw the speed-up of all over one base, that of `soonest_base`, and linear speed-up: the time of the base over
-    that of the run, paired by seed. Raises NoData."""
+    """Draw the speed-up of all over one base, `soonest_base`, and linear speed-up: the time of the base over the time
+    of the run, paired by seed. Raises NoData."""
     base, ratios = speed_ups(scalings(runs))
     figure, (axes,) = panels(1)
     handles, notes = _draw_speed_ups(axes, base, ratios)
@@ -195,7 +195,7 @@ def _draw_speed_ups(axes: Axes, base: Series, ratios: Sequence[Line]) -> tuple[d
 
 
 def _draw_by_nodes(axes: Axes, lines: Sequence[Line], unit: str = "") -> tuple[dict[str, Line2D], list[str]]:
-    """Draw values by node count in a panel; returns legend entries and notes. unit: of the values."""
+    """Draw values by node count in a panel; returns legend entries and notes. unit: unit of the values."""
     if is_log("x", [1.0], by_default=True):
         axes.set_xscale("log", base=2)
     drawn = draw_estimates(axes, lines, unit)

@@ -1,7 +1,7 @@
-"""Say under which circumstances runs were made, so that a result can be read without its author.
+"""Describe the circumstances of runs, so that a result can be read without its author.
 
-The caption has what the runs share, as far as it is no default, in the units that a person reads; a number in which
-they differ is there with its values, or from the smallest to the largest. The whole is `whole_setting`."""
+The caption has the settings that the runs share, except defaults, in readable units. A number in which they differ has
+its values, or the smallest and the largest. The complete setting is `whole_setting`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def setting_text(runs: Sequence[Run]) -> str:
 
 def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the setting of some runs as plain values, as JSON has them: its caption, the keys that all share, and each
-    run with those in which it differs and its time to target, null where that is censored or not known."""
+    run with its differing keys and its time to target, null if that is censored or unknown."""
     differing = differing_settings(runs)
     flats = flatten(runs)
     listed = []
@@ -67,7 +67,7 @@ def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _machines(runs: Sequence[Run]) -> list[str]:
-    """Return what the cluster is, as far as the runs were simulated: those of real processes had another."""
+    """Return the text on the cluster of simulated runs; real processes do not use these settings."""
     simulated = [run for run in runs if run.clock != "wall"]
     if not simulated:
         return ["real processes"]
@@ -80,7 +80,7 @@ def _machines(runs: Sequence[Run]) -> list[str]:
 
 
 def _gradient_time(runs: Sequence[Run]) -> str:
-    """Return how long a gradient takes, and whether that was given or measured."""
+    """Return the time of a gradient, and whether it was given or measured."""
     given = [number(run.setting("cluster.gradient_s")) for run in runs]
     measured = [number(run.final("gradient_s")) for run in runs]
     known = [ours if math.isnan(time_s) else time_s for time_s, ours in zip(given, measured, strict=True)]
@@ -91,7 +91,7 @@ def _gradient_time(runs: Sequence[Run]) -> str:
 
 
 def _messages(runs: Sequence[Run]) -> str:
-    """Say that messages are not of the model's own size, and whose they are, as far as that is known."""
+    """Return a text on messages of another size than the model's, with their model if known."""
     sizes = [run.setting("cluster.message_bytes") for run in runs]
     if not any(sizes):
         return ""
@@ -122,7 +122,7 @@ def _topology(runs: Sequence[Run]) -> str:
 
 
 def _choice(runs: Sequence[Run], group: str) -> str:
-    """Return the shared choice of a group with its arguments: `mlp (hidden [64])`; empty where it differs."""
+    """Return the shared choice of a group with its arguments: `mlp (hidden [64])`; empty if it differs."""
     names = _choice_names(runs, group)
     if len(names) != 1:
         return ""
@@ -143,9 +143,9 @@ def _choice_names(runs: Sequence[Run], group: str) -> list[str]:
 
 
 def _spanned(runs: Sequence[Run], key: str, several: Callable[[str], str] | None = None) -> str:
-    """Return the text of a number; of several the text of their list, or of the smallest and the largest.
+    """Return the text of a number; for several, the text of their list, or of the smallest and the largest.
 
-    several: text of a list, default: that of a number."""
+    several: writes a list; None: as a single number."""
     values = [value for run in runs if (value := run.setting(key)) is not None]
     if not values or any(number(value) != value for value in values):
         return ""
@@ -216,7 +216,7 @@ class _Caption(Formatter):
 
 
 def _shared(runs: Sequence[Run], key: str) -> Any:
-    """Return the value of a key that all runs have; None where they differ."""
+    """Return the common value of a key in all runs; None if they differ."""
     values = [run.setting(key) for run in runs]
     return values[0] if all(value == values[0] for value in values) else None
 

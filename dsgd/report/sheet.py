@@ -1,8 +1,8 @@
-"""Size figures for a page, arrange panels on them, and choose which axes are logarithmic: those whose values span a
-decade, or those that the user asks for.
+"""Size figures for a page, arrange panels on them, and choose the logarithmic axes: axes whose values span a decade, or
+axes that the user asks for.
 
-What is censored, a target that was not reached when the runs ended, is marked by an arrow at the number that is
-all there is to know, which points to where the true one lies, and a text like `> 40 s`."""
+A censored value, a target that was not reached when the runs ended, is marked by an arrow at its bound, which points to
+the true value, and a text like `> 40 s`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 class RoomyLocator(AutoLocator):
-    """Places ticks, none above `most`, so far apart that their labels do not cover each other on the final figure."""
+    """Places ticks up to `most`, far enough apart that their labels do not overlap in the final figure."""
 
     def __init__(self, most: float = math.inf) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class RoomyLocator(AutoLocator):
 
 
 def empty_figure(width: float, height: float) -> Figure:
-    """Make a figure of this size in inches that lays out what is drawn on it."""
+    """Make a figure of this size in inches with an automatic layout."""
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.06, hspace=0.06))
 
 
@@ -88,7 +88,7 @@ def rows_height(names: Sequence[str], inches: float) -> float:
 
 
 def name_bars(axes: Axes, names: Sequence[str]) -> None:
-    """Name horizontal bars, from the top; the figure gets as high as they need, with the label below them."""
+    """Name horizontal bars, from the top; the figure gets the height that they need, with the label below them."""
     figure, part, spec = axes.get_figure(root=True), axes.get_figure(root=False), axes.get_subplotspec()
     assert figure is not None
     assert part is not None
@@ -122,7 +122,8 @@ def logarithmic(axes: Collection[str] | None) -> Iterator[None]:
 
 
 def is_log(axis: str, values: Any, by_default: bool | None = None) -> bool:
-    """Check that an axis with these values is logarithmic. by_default: unless the user decides; None: by the values."""
+    """Check that an axis with these values is logarithmic. by_default: choice unless the user decides; None: by the
+    values."""
     array = np.asarray(values, dtype=float)
     if not (array > 0).any():
         return False
@@ -133,7 +134,7 @@ def is_log(axis: str, values: Any, by_default: bool | None = None) -> bool:
 
 
 def wants_log(values: Any, span: float = DECADE) -> bool:
-    """Check that values are not negative and span a decade, or another ratio; zeros are left out."""
+    """Check that values are not negative and span a decade, or another ratio; zeros are omitted."""
     array = np.asarray(values, dtype=float)
     positive = array[(array > 0) & np.isfinite(array)]
     return bool(len(positive) and not (array < 0).any() and positive.max() >= span * positive.min())
@@ -149,7 +150,7 @@ def scale_log(axes: Axes, axis: str, values: Any, by_default: bool | None = None
 
 
 def label_decades(axis: Axis, span: float) -> None:
-    """Label a logarithmic axis with plain numbers, within the decades, too, where there are few.
+    """Label a logarithmic axis with plain numbers, also within the decades if there are few.
 
     span: ratio of the largest to the smallest value."""
     axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
@@ -166,7 +167,7 @@ _DEGREES = {">": 90, "<": -90}  # on a vertical axis
 
 @dataclass(frozen=True)
 class Bound:
-    """Hold what is known of a censored value. sign: `>` where it exceeds the limit, `<` where it stays below."""
+    """Hold the bound of a censored value. sign: `>` if it exceeds the limit, `<` if it stays below."""
 
     limit: float
     sign: str
@@ -177,8 +178,7 @@ class Bound:
 
 
 def bound_of(value: Estimate) -> Bound | None:
-    """Return what the median is known to exceed or to stay below; None where it is a number, and where nothing is known
-    of it, as of runs that diverged."""
+    """Return the bound of a censored median; None if it is a number, and without a bound, as for runs that diverged."""
     if math.isinf(value.median) and value.above is not None and 0 < value.above.median < math.inf:
         return Bound(value.above.median, ">")
     if value.median == 0 and value.below is not None and 0 < value.below.median < math.inf:
@@ -192,21 +192,21 @@ def is_missed(value: Estimate) -> bool:
 
 
 def draw_censored(axes: Axes, x: float, y: float, degrees: float = 0, **style: Any) -> Line2D:
-    """Draw the arrow of a value that lies beyond a place. degrees: where, to the right by default."""
+    """Draw the arrow of a value beyond a point. degrees: direction, 0 to the right."""
     (mark,) = axes.plot([x], [y], clip_on=False, zorder=4, **arrow(degrees), **style)
     return mark
 
 
 def arrow(degrees: float = 0) -> dict[str, Any]:
-    """Return the style of an arrow that points to the right, or so many degrees from there."""
+    """Return the style of an arrow that points to the right, rotated by `degrees`."""
     size, marker = 2.6 * float(matplotlib.rcParams["lines.markersize"]), Affine2D().rotate_deg(degrees)
     look = {"marker": marker.transform_path(_ARROW), "markersize": size, "markerfacecolor": "none"}
     return look | {"markeredgewidth": 1.2, "linestyle": ""}
 
 
 def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: str = "") -> None:
-    """Draw arrows at limits on the vertical axis, those of one place side by side, and say what they are, of close ones
-    once. limits: x, what is known and colour. unit: behind the number."""
+    """Draw arrows at limits on the vertical axis, at one x side by side, and label them, close ones once. limits: (x,
+    bound, colour). unit: unit behind the number."""
     points, figure = float(matplotlib.rcParams["lines.markersize"]), axes.get_figure(root=True)
     assert figure is not None
     for x in dict.fromkeys(x for x, _, _ in limits):
@@ -216,7 +216,7 @@ def draw_limits(axes: Axes, limits: Sequence[tuple[float, Bound, str]], unit: st
             mark = draw_censored(axes, x, bound.limit, _DEGREES[bound.sign], color=colour)
             mark.set_transform(axes.transData + aside)
         for near in _close([bound for bound, _ in here]):
-            above = near[0].sign == "<"  # the text is where no arrow points to
+            above = near[0].sign == "<"  # the text is on the side without an arrow
             least, most = near[0], near[-1]
             further = "" if most.text() == least.text() else f" to {most.limit:.3g}"
             at, offset = (x, (most if above else least).limit), (0, (0.6 if above else -0.6) * points)

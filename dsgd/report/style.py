@@ -35,7 +35,7 @@ from dsgd.report.setting import setting_text
 from dsgd.report.sheet import letter_inches, logarithmic, wrapped
 
 # The colours of the first six have a lightness L* of 0, 27, 38, 53, 61 and 72: neighbours differ when printed in grey.
-# An algorithm has the same colour in every figure; those of users come after ours.
+# An algorithm has the same colour in every figure; users' algorithms come after ours.
 _ALGORITHMS = (
     "sync", "easgd", "downpour", "gossip", "dpsgd", "delayfree", "adpsgd", "diloco", "localsgd", "sgp", "choco",
     "relay", "compressed", "corrected", "noloco", "streaming", "sparta", "asyncdiloco", "decoupled",
@@ -58,17 +58,17 @@ _beside: WeakKeyDictionary[Figure, list[str]] = WeakKeyDictionary()  # captions 
 
 
 class NoData(ValueError):
-    """Says what is missing for a figure for which no run has data."""
+    """Names the missing data of a figure for which no run has data."""
 
 
 def styled(gathered: Sequence[Series]) -> list[Series]:
-    """Return series with their styles: the colour belongs to the algorithm, the line style to what else differs.
+    """Return series with their styles: the colour belongs to the algorithm, the line style to the other differences.
 
-    A series of several algorithms has a colour of its own. The marker follows from both, so that in grey, too, 60
-    series of six algorithms are distinct."""
+    A series of several algorithms has its own colour. The marker follows from both, so that 60 series of six algorithms
+    are distinct, also in grey."""
     owners = [group.label if len({run.algorithm for run in group.runs}) > 1 else group.algorithm for group in gathered]
     known = list(dict.fromkeys([*_ALGORITHMS, *owners]))
-    # what a label says besides the algorithm
+    # the label without the algorithm
     rests = [
         "" if owner == group.label else group.label.removeprefix(group.algorithm).removeprefix(", ")
         for group, owner in zip(gathered, owners, strict=True)
@@ -82,7 +82,7 @@ def styled(gathered: Sequence[Series]) -> list[Series]:
 
 def named_styles(algorithms: Sequence[str], variants: Sequence[str], lines: Sequence[int]) -> list[dict[str, Any]]:
     """Return a style for each curve: the colour is its algorithm's, the line style belongs to its value of `lines`, the
-    smallest solid, and the marker tells the variants of an algorithm apart."""
+    smallest solid, and the marker distinguishes the variants of an algorithm."""
     known, values = list(dict.fromkeys([*_ALGORITHMS, *algorithms])), sorted({*lines})
     pairs = sorted({*zip(algorithms, variants, strict=True)})
     styles = []
@@ -104,8 +104,8 @@ def curve_style(algorithm: int, variant: int) -> dict[str, Any]:
 
 @contextmanager
 def drawing(width: str = "wide", log: Collection[str] | None = None, captions: bool = True) -> Iterator[None]:
-    """Draw with the settings of all figures, whatever the user's matplotlibrc says. width: of WIDTHS, or `screen`. log,
-    captions: of a Look."""
+    """Draw with the settings of all figures, independent of the user's matplotlibrc. width: one of WIDTHS, or `screen`.
+    log, captions: fields of `Look`."""
     page = SCREEN if width == "screen" else WIDTHS[width]
     sizes = {"figure.figsize": (page.inches, page.panel_inches), "font.size": page.points}
     sizes |= {"lines.linewidth": 0.15 * page.points, "lines.markersize": 0.5 * page.points}
@@ -126,7 +126,7 @@ def plot_band(axes: Axes, x: Any, middle: Any, low: Any, high: Any, **style: Any
 
 
 def finish(figure: Figure, runs: Sequence[Run], handles: Mapping[str, Artist], notes: Sequence[str] = ()) -> Figure:
-    """Add the legend below the panels, where there is something to tell apart, and the texts of `annotate`."""
+    """Add the legend below the panels, if it has entries to distinguish, and the texts of `annotate`."""
     legend = None
     if len(handles) > 1 or any(run.outcome != "completed" for run in runs):
         legend = add_legend(figure, handles)
@@ -153,11 +153,11 @@ def annotate(
     legend: Legend | None = None,
     lettered: Sequence[Axes] | None = None,
 ) -> Figure:
-    """Letter the panels, where there are several, write what the runs have in common above them, and below the notes
-    and the setting of the runs.
+    """Letter several panels, write the common configuration of the runs above them, and notes and setting of the runs
+    below.
 
-    legend: below the panels, if there is one; it gets the notes as its heading, those on time models first. lettered:
-    the panels that get a letter; None: all."""
+    legend: legend below the panels, if any; it gets the notes as its heading, notes on time models first. lettered: the
+    panels that get a letter; None: all."""
     letter = letter_inches()
     room = int(figure.get_figwidth() / letter)
     lettered = figure.axes if lettered is None else lettered
@@ -181,10 +181,10 @@ def add_setting(figure: Figure, runs: Sequence[Run]) -> Figure:
 
 
 def _write_below(figure: Figure, legend: Legend | None, notes: Sequence[str], columns: int, higher: int = 0) -> Figure:
-    """Write notes below the panels, behind those that are there: as the heading of the legend, if there is one.
+    """Write notes below the panels, after earlier ones: as the heading of the legend, if there is one.
 
-    columns: letters of a line. higher: lines by which the figure grows besides. Without captions the notes are kept for
-    the file beside the figure."""
+    columns: letters of a line. higher: further lines by which the figure grows. Without captions the notes are kept for
+    the file next to the figure."""
     if not _captioned.get():
         _beside.setdefault(figure, []).extend(note for note in notes if note)
         return figure
@@ -199,7 +199,8 @@ def _write_below(figure: Figure, legend: Legend | None, notes: Sequence[str], co
 
 
 def common(runs: Sequence[Run]) -> str:
-    """Say what all runs share, as a title: `gossip, mlp on digits, 8 nodes, batch size 16 per node`."""
+    """Return the common configuration of all runs as a title: `gossip, mlp on digits, 8 nodes, batch size 16 per
+    node`."""
 
     def shared(values: Sequence[object]) -> Any:
         return values[0] if len(set(values)) == 1 else None
@@ -226,7 +227,7 @@ _MATHEMATICS = re.compile(
 
 
 def _make_safe(figure: Figure) -> None:
-    """Show every text as it is: names out of records are no mathematics, and have no control characters. Numbers at
+    """Show every text literally: names out of records are not mathematics, and have no control characters. Numbers at
     ticks are matplotlib's."""
     ticks = {id(label) for tick in figure.findobj(Tick) for label in tick.findobj(Artist)}
     for text in figure.findobj(Text):
@@ -245,8 +246,8 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def write_figure(make: Callable[[], Figure], stem: Path, look: Look = WIDE, text: str = "") -> list[Path]:
-    """Draw a figure and write it as `<stem>.<format>` in each format, and as `<stem>.txt` the text and the caption that
-    does not stand in the figure, where there are any; returns the paths.
+    """Draw a figure and write it as `<stem>.<format>` in each format, and as `<stem>.txt` the text, and the caption if
+    it is not in the figure. Returns the paths.
 
     Raises NoData before anything is written, OSError for files that cannot be written."""
     with drawing(look.width, look.log, look.captions):

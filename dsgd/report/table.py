@@ -1,5 +1,5 @@
 """Summarise runs: in a table with one row per configuration, medians and intervals over its seeds; in sentences; and in
-rows as of a data frame, plain dictionaries with a key for each column."""
+rows for a data frame, plain dictionaries with a key for each column."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dsgd.report.prediction import sentences
 from dsgd.report.setting import setting_text, whole_setting
 from dsgd.report.table_layout import Cell, ReportTable, exact, missed_note
 
-NOT_YET = "not yet"  # the run has no summary: it goes on, or was killed
+NOT_YET = "not yet"  # the run has no summary: it is running, or was killed
 
 # heading: (field, factor from its unit to the heading's); the most important first
 _COLUMNS: dict[str, tuple[str, float]] = {
@@ -55,7 +55,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
 
 
 def summary_table(runs: Sequence[Run]) -> ReportTable:
-    """Return the table of the runs, in the order of `by_time`; columns without any value are left out.
+    """Return the table of the runs, in the order of `by_time`; columns without any value are omitted.
 
     In the CSV file each run has a line, with every key in which configurations differ."""
     ordered = by_time(runs)
@@ -75,16 +75,16 @@ def summary_table(runs: Sequence[Run]) -> ReportTable:
 
 
 def by_time(runs: Sequence[Run]) -> list[Series]:
-    """Gather the runs by configuration and sort them: soonest at its target first, in the median over its seeds, then
-    by total time; those without a target last.
+    """Gather the runs by configuration and sort them: soonest at its target first, by the median over seeds, then by
+    total time; runs without a target last.
 
-    Virtual and wall time have no common order: where both occur, those of one clock come together."""
+    Virtual and wall time have no common order: if both occur, configurations are grouped by clock."""
     return sorted(series(runs), key=lambda group: (group.runs[0].clock or "without", *_order(group)))
 
 
 def caption(runs: Sequence[Run]) -> str:
-    """Say which clock, which target, and whose time it is, what the intervals are and how fine times to target are,
-    and the setting of the runs."""
+    """Return the caption: clock, target, network of the times, meaning of intervals, resolution of times to target, and
+    the setting of the runs."""
     parts = [f"times: {clock} time"] if (clock := clock_text(runs)) else []
     parts += [f"target: {goal}" + _resolution(runs)] if (goal := goal_text(runs)) else []
     lines = ["; ".join([*parts, *time_notes(runs)])]
@@ -139,11 +139,11 @@ _OF_CLOCK = {"virtual": "of virtual time", "wall": "of wall time on the machine 
 
 
 def summary_sentences(runs: Sequence[Run]) -> list[str]:
-    """Say who reached the target first and who never did, who did not complete or collapsed and who was idle most.
+    """Return sentences on the first to reach the target, on runs that never did, did not complete or collapsed, and on
+    the most idle one.
 
-    Of several seeds the median counts, and of times as long the median of the ratios of the same seed. Returns no
-    sentence where there is nothing to compare. Virtual and wall times are compared only in the sentence on predictions
-    and measurements."""
+    The median over seeds counts, and for ratios the median of the ratios of the same seed. Returns no sentence without
+    a comparison. Virtual and wall times are compared only in the sentence on predictions and measurements."""
     compared = series(runs)
     if len(compared) < 2:
         return []
@@ -178,7 +178,7 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
     texts = []
 
     def sooner(group: Series) -> int:
-        """Return how many others are sooner on most of the seeds that both have."""
+        """Return the number of others that are sooner on most of the common seeds."""
         return sum(time_ratio(other.runs, group.runs).median < 1 for _, other in reached if other is not group)
 
     if reached:
@@ -195,7 +195,7 @@ def _first_to_target(compared: Sequence[Series], clock: str) -> list[str]:
 
 
 def _ratio_text(seconds: float, ratio: Estimate) -> str:
-    """Return a ratio with its interval over seeds; the median time of who has no seed in common with the first."""
+    """Return a ratio with its interval over seeds; without a common seed with the first, the median time."""
     if not ratio.count:
         return f"({seconds:.3g} s, no seed in common)"
     interval = f" [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio.low < ratio.high else ""
@@ -223,17 +223,17 @@ def _most_idle(compared: Sequence[Series]) -> list[str]:
     return [f"{waiting} waits most, its workers are idle {most:.0%} of the time; {patient} least, {least:.0%}"]
 
 
-# keys that are columns also where all runs agree
+# keys that are columns even if all runs agree
 IMPORTANT = ("algo.name", "model.name", "data.name", "topology.name", "nodes", "batch_size", "optimizer.lr", "seed")
 
 
 def run_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return a row for each run; all have the same keys, in the same order.
 
-    These are: folder, status, outcome; the important keys of the configuration and those in which the runs differ;
-    the fields of the summaries; the derived fields, which are infinite for a target never reached and NaN where they
-    are not known. A derived field stands in place of the summary's field of the same name. A field of the summary that
-    is called like a key is `summary.NAME`. None: the run has no such key."""
+    The keys are: folder, status, outcome; the important keys of the configuration, and keys in which the runs differ;
+    the fields of the summaries; the derived fields. Derived fields are infinite for a target never reached and NaN if
+    unknown. A derived field replaces the summary's field of the same name. A field of the summary named like a key is
+    `summary.NAME`. None: the run has no such key."""
     differing = differing_settings(runs)
     keys = list(dict.fromkeys([*IMPORTANT, *differing]))
     recorded = dict.fromkeys(name for run in runs for name in run.summary or {} if name not in {"status", *DERIVED})
@@ -247,14 +247,15 @@ def run_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def mark_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return a row for each mark: the folder of its run, and its fields; None for one that only other marks have."""
+    """Return a row for each mark: the folder of its run, and its fields; None for a field that only other marks
+    have."""
     names = dict.fromkeys(name for run in runs for mark in run.metrics for name in mark)
     marks = [(str(run.folder), mark) for run in runs for mark in run.metrics]
     return [{"folder": folder} | {name: mark.get(name) for name in names} for folder, mark in marks]
 
 
 def _setting(run: Run, key: str, text: str) -> Any:
-    """Return the value of a key; its text where only the name of a choice stands for it."""
+    """Return the value of a key; its text if only the name of a choice represents it."""
     if key.endswith(".name"):
         return run.chosen(key.removesuffix(".name")) or text or None
     value = run.setting(key)

@@ -1,6 +1,6 @@
 """Lay tables out: for a terminal of any width, as CSV, Markdown and LaTeX.
 
-On a narrow terminal whole columns are left out, from the right, and named below the table; no number is ever cut."""
+On a narrow terminal whole columns are omitted, from the right, and named below the table; no number is ever cut."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTING = ".setting.json"  # ending of the file; summary.json would make a folde
 MISSED = (
     ">: at least so much, the target was not reached when the run ended; never: it diverged or collapsed; ?: unknown"
 )
-UNKNOWN = "?"  # an end of an interval that depends on seeds on which neither of two got there
+UNKNOWN = "?"  # an end of an interval that depends on seeds on which both missed the target
 BAD = ("failed", "diverged", "collapsed", "interrupted")  # statuses in red
 GAP = "  "
 LATEX_LETTERS = 80  # of a line of a page of 5.5 inches, at 10 points
@@ -43,10 +43,10 @@ Cell = float | int | str | Estimate
 class ReportTable:
     """A table to print and to write.
 
-    headings: the most important columns first; those of `texts` are above text, the others above numbers. rows: one
-    cell per heading. csv_rows: the heading and the lines of the CSV file. caption: below the table, maybe empty.
-    kept: the first so many columns are shown on any terminal. whole: what a JSON file says besides, the setting of the
-    runs above all; None: there is no such file."""
+    headings: the most important columns first. texts: headings of columns with text; other columns have numbers. rows:
+    one cell per heading. csv_rows: the heading and the lines of the CSV file. caption: text below the table, maybe
+    empty. kept: number of first columns shown on any terminal. whole: further content of the JSON file, mainly the
+    setting of the runs; None: no such file."""
 
     headings: list[str]
     texts: frozenset[str]
@@ -62,8 +62,8 @@ class ReportTable:
         return [[shown(value) for value in row] for row in self.rows]
 
     def print(self, console: Console, known: Collection[str] = ()) -> None:
-        """Print what fits the console, with the status of runs that went wrong in red. known: lines of the caption that
-        stand above already."""
+        """Print the columns that fit the console, with the status of failed runs in red. known: caption lines printed
+        before."""
         caption = "\n".join(line for line in self.caption.split("\n") if line not in known)
         safe = replace(self, headings=list(map(for_terminal, self.headings)), caption=lines_for_terminal(caption))
         rows = [[for_terminal(cell) if isinstance(cell, str) else cell for cell in row] for row in self.rows]
@@ -120,7 +120,7 @@ class ReportTable:
     def _print_line(
         self, console: Console, widths: Mapping[int, int], blocks: Mapping[int, Sequence[str]], style: str = ""
     ) -> None:
-        """Print the blocks of lines of each column beside each other."""
+        """Print the blocks of lines of all columns side by side."""
         for i in range(max(map(len, blocks.values()))):
             line = Text(style=style)
             for column, width in widths.items():
@@ -141,8 +141,8 @@ class ReportTable:
         return "\n".join(lines) + "\n"
 
     def _latex(self) -> str:
-        """Return a tabular for booktabs; several, each with the names of the rows, where a page is not wide enough. A
-        column that is not wanted can be deleted with its letter."""
+        """Return a tabular for booktabs; several, each with the names of the rows, if a page is not wide enough. To
+        delete a column, also delete its letter."""
         names = list(range(max(1, self.kept - 1)))
         widths = [max(map(len, column)) + LATEX_GAP for column in zip(self.headings, *self.cells, strict=True)]
         parts = [list(names)]
@@ -162,8 +162,8 @@ class ReportTable:
 
 
 def shown(value: Cell) -> str:
-    """Write four significant digits, and no fewer than the whole number; counts and text as they are; `-` for NaN,
-    `never` for infinity; an estimate as `median [low, high]`, censored numbers as `> 40`."""
+    """Write four significant digits, and at least the whole number; counts and text unchanged; `-` for NaN, `never` for
+    infinity; an estimate as `median [low, high]`, censored numbers as `> 40`."""
     if isinstance(value, Estimate):
         middle, low, high = (part_text(value, name) for name in ("median", "low", "high"))
         alone = (low == high != UNKNOWN) or math.isinf(value.low)
@@ -182,14 +182,14 @@ def shown(value: Cell) -> str:
 
 
 def missed_note(rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Return MISSED where a cell of a table needs it."""
+    """Return MISSED if a cell of a table needs it."""
     texts = (shown(cell) for row in rows for cell in row if isinstance(cell, Estimate))
     return [MISSED] * any(re.search(f"[<>{UNKNOWN}]|{NEVER}", text) for text in texts)
 
 
 def part_text(value: Estimate, name: str, text: Callable[[float], str] | None = None) -> str:
-    """Write the median or one end of an estimate: `> 40` for what is only known to be more, `< 0.3` for what is only
-    known to be less, UNKNOWN where nothing is known. text: of a number; None: `shown`."""
+    """Write the median or one end of an estimate: `> 40` for a lower bound, `< 0.3` for an upper bound, UNKNOWN without
+    either. text: writes a number; None: `shown`."""
     text = text or shown
     number: float = getattr(value, name)
     if math.isinf(number) and value.above is not None:
@@ -202,8 +202,8 @@ def part_text(value: Estimate, name: str, text: Callable[[float], str] | None = 
 
 
 def plain(value: Estimate) -> dict[str, float | int | bool | None]:
-    """Return an estimate as JSON has it: null for a number that is not known, or infinite, and whether the median is
-    censored, with what it is known to exceed."""
+    """Return an estimate for JSON: null for an unknown or infinite number, and whether the median is censored, with its
+    lower bound."""
     above = None if value.above is None or not math.isinf(value.median) else value.above.median
     numbers = {"median": value.median, "low": value.low, "high": value.high, "exceeds": above}
     known = {name: number if number is not None and math.isfinite(number) else None for name, number in numbers.items()}

@@ -24,7 +24,7 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _BYTES = {"bytes": Decimal(1)} | {f"{prefix}B": Decimal(factor) for prefix, factor in (_PREFIXES | _BINARY).items()}
 _SECONDS = {"ns": "1e-9", "us": "1e-6", "µs": "1e-6", "ms": "1e-3", "s": "1", "min": "60", "h": "3600", "d": "86400"}
 _BITS = ("bit", "bit/s", "bps", "b/s")
-# what one of each written unit is in the unit of the key; decimal, so that 5us is 5e-06 to the last bit
+# size of each written unit in the unit of the key; decimal, so that 5us is 5e-06 to the last bit
 FACTORS: Mapping[str, Mapping[str, Decimal]] = {
     "s": {name: Decimal(factor) for name, factor in _SECONDS.items()},
     "bytes": _BYTES,
@@ -37,14 +37,14 @@ _NUMBER = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]
 
 
 def unit_of(key: str) -> str | None:
-    """Return the unit of a dotted key: `s`, `bytes`, `bit/s` or COUNTED; None for a key without one. A number at its
-    end is one node's."""
+    """Return the unit of a dotted key: `s`, `bytes`, `bit/s` or COUNTED; None for a key without one. A number at the
+    end of a key is a node."""
     names = [name for name in key.split(".") if not name.isdecimal()]
     return next((unit for suffix, unit in BY_SUFFIX.items() if names and names[-1].endswith(suffix)), None)
 
 
 def number_in(text: str, unit: str) -> float | None:
-    """Return the number of this unit that a text like `10ms` means; None if it is not a number with a unit behind it.
+    """Return the number in this unit of a text like `10ms`; None if it is not a number with a unit.
 
     Raises ValueError for another unit."""
     match = _NUMBER.fullmatch(text.strip())
@@ -59,7 +59,7 @@ def number_in(text: str, unit: str) -> float | None:
 def without_units(value: Any, key: str) -> Any:
     """Return a configuration in which every number with a unit is a plain number in the unit of its key.
 
-    value: of the dotted key, with everything below it. Raises ValueError, one line that names the key."""
+    value: value of the dotted key, with everything below it. Raises ValueError, one line that names the key."""
     if key in AS_THEY_ARE:
         return value
     if isinstance(value, Mapping):
@@ -76,7 +76,7 @@ def without_units(value: Any, key: str) -> Any:
     return value if number is None else number
 
 
-EXACT_DIGITS = 6  # where a value is told from others, or read off an axis
+EXACT_DIGITS = 6  # for values in a legend or on an axis
 # a unit of FACTORS: the names that a person reads, ascending
 _SHOWN: dict[str, tuple[str, ...]] = {
     "s": ("ns", "µs", "ms", "s"),
@@ -89,7 +89,8 @@ _PLAIN_GROUPS = ("", "algo", "budget", "cluster", "optimizer", "target")  # whos
 
 @dataclass(frozen=True)
 class Quantity:
-    """A key as an axis shows it. name: in words. unit: empty for a plain number or a text. size: of the unit."""
+    """A key as the label of an axis. name: name in words. unit: empty for a plain number or a text. size: size of the
+    unit."""
 
     name: str
     unit: str = ""
@@ -101,7 +102,7 @@ class Quantity:
         return f"{self.name} ({self.unit})" if self.unit else self.name
 
     def text(self, value: str) -> str:
-        """Return a value in the unit of the axis, without it: `0.1`; what is no number as it is."""
+        """Return a value in the unit of the axis, without the unit: `0.1`; a text unchanged."""
         number = as_number(value)
         return value if math.isnan(number) else plain_number(float(_rounded(number / self.size, EXACT_DIGITS)))
 
@@ -118,7 +119,7 @@ def quantity(key: str, values: Iterable[str]) -> Quantity:
 
 
 def assigned(short: str, key: str, value: str) -> str:
-    """Return what a legend says of a key, `bandwidth=100 Mbit/s`. short: what the legend calls the key."""
+    """Return a key and its value in a legend, `bandwidth=100 Mbit/s`. short: the key's name in the legend."""
     unit, number = unit_of(key), as_number(value)
     if unit is None or not math.isfinite(number):
         return f"{short}={value}"
@@ -136,20 +137,20 @@ def share(fraction: float) -> str:
 
 
 def in_units(value: float, unit: str, digits: int = 3) -> str:
-    """Return a number as `46.8 MB`. unit: of FACTORS, in which the number is."""
+    """Return a number as `46.8 MB`. unit: the number's unit, one of FACTORS."""
     name, factor = _suiting(unit, value)
     return f"{_rounded(value / factor, digits)} {name}"
 
 
 def _suiting(unit: str, value: float) -> tuple[str, float]:
-    """Return the largest of a unit's names of which the value has one, with its size; of 0 and infinity the unit."""
+    """Return the largest name of a unit that is at most the value, with its size; for 0 and infinity the unit."""
     sizes = [(name, float(FACTORS[unit][name])) for name in _SHOWN[unit]]
     number = abs(value) if value and math.isfinite(value) else 1.0
     return next(((name, factor) for name, factor in reversed(sizes) if number >= factor * (1 - 1e-9)), sizes[0])
 
 
 def _rounded(value: float, digits: int = 3) -> str:
-    """Return so many significant digits, and no fewer than the whole number."""
+    """Return `digits` significant digits, and at least the whole number."""
     return f"{value:.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 

@@ -1,1 +1,1 @@
-"""One run, from its configuration to its summary, whichever engine computes it: no Hydra, no command line."""
+"""One run, from its configuration to its summary, by any engine: no Hydra, no command line."""

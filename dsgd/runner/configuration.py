@@ -1,7 +1,7 @@
-"""One run as configured: types, ranges, what fits together, and what of it is code. Does not import torch.
+"""One run as configured: types, ranges, combinations, and references to code. Does not import torch.
 
-`_target_` names a class to import, `model.target` and `data.target` a function to call. A command line may name any; a
-checkpoint, which a stranger may have written, only what the package offers, unless its user names the same."""
+`_target_` names a class to import, `model.target` and `data.target` a function to call. A command line may name any. A
+checkpoint, which a stranger may have written, may only name the package's own, unless its user names the same."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ CHOICES = {  # of `engine.*`
 }
 PRECISIONS = ("fp32", "fp64", "tf32", "bf16", "fp16")
 MOST_THREADS = 1024  # which torch starts at once: more than any machine has cores
-MOST_NODES = 2**14  # workers: the mixing matrix of so many takes 2 GB
+MOST_NODES = 2**14  # workers: their mixing matrix takes 2 GB
 KEYS = ("nodes", "batch_size", "seed", "precision", "channels_last", "compile", "trace", "resume")
 KEYS += (*CHOSEN, "budget", "eval", "target", "track", "wandb", "tensorboard", "mlflow")
-DEFAULT, TREES = "ring", {"relay": "chain"}  # topologies: of all algorithms but those that choose another
+DEFAULT, TREES = "ring", {"relay": "chain"}  # topologies: the default, and of algorithms that choose another
 
 
 def why_not(algo: Algorithm) -> str | None:
-    """Say what keeps an algorithm from running over process groups; None: nothing."""
+    """Return the reason why an algorithm cannot run over process groups, or None."""
     if algo.servers:
         return "its workers ask a parameter server, each when it gets there"
     if not algo.lockstep:
@@ -50,8 +50,8 @@ def why_not(algo: Algorithm) -> str | None:
 
 
 def check_code(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) -> None:
-    """Raise ConfigError for a stored configuration that leads to an import, unless the given one leads to the same with
-    the same arguments, or says that the stored one is trusted. where: the stored one is."""
+    """Raise ConfigError for a stored configuration that imports code, unless the given one imports the same with the
+    same arguments, or trusts the stored one. where: place of the stored one."""
     if convert(given.get(TRUSTED, False), bool, TRUSTED):
         return
     ours = code_of(given)
@@ -65,8 +65,8 @@ def check_code(stored: Mapping[str, Any], given: Mapping[str, Any], where: str) 
 
 
 def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return by group what a configuration runs that the package does not offer: a class and its options, or a function
-    and its arguments."""
+    """Return {group: code outside of the package that a configuration runs}: a class and its options, or a function and
+    its arguments."""
     code: dict[str, dict[str, Any]] = {}
     for group, values in config.items():
         if not isinstance(values, Mapping) or "_target_" not in values:
@@ -82,7 +82,7 @@ def code_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def offered(group: str) -> Mapping[str, str]:
-    """Return the class that each choice of a configuration group names; none for a key that is no group."""
+    """Return the class that each choice of a configuration group names; empty for a key that is not a group."""
     if group not in CHOSEN:  # a stranger's key, which may be a path
         return {}
     choices = [path for path in (files("dsgd.conf") / group).iterdir() if path.name.endswith(".yaml")]
@@ -139,7 +139,7 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """Options of `sweep.*`, which are no part of any run. jobs: auto, or how many of a sweep run at a time."""
+    """Options of `sweep.*`, which are no part of any run. jobs: auto, or the number of parallel jobs of a sweep."""
 
     jobs: Any = "auto"
 
@@ -156,8 +156,8 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run as configured. trackers: by name, how many seconds the run waits for each at its end. values: the same as
-    plain values, as `config.yaml` has them."""
+    """One run as configured. trackers: {name: seconds that the run waits for it at its end}. values: the same as plain
+    values, as in `config.yaml`."""
 
     experiment: Experiment
     engine: EngineOptions
@@ -165,7 +165,7 @@ class RunConfig:
     values: Mapping[str, Any]
 
 
-# groups of keys, each with the class of its options; None: the class that it names. Topology and algorithm need others
+# groups of keys, each with the class of its options; None: the class that it names. Topology and algorithm need more
 PARTS = {
     **dict.fromkeys(("optimizer", "cluster", "model", "data")),
     "schedule": Schedule,
@@ -183,7 +183,7 @@ def configure(values: Mapping[str, Any]) -> RunConfig:
     """Check a configuration and return it typed. Loads and writes nothing.
 
     values: the resolved configuration as plain values; each group may have the `name` of its choice. `resume_trusted`
-    says how a command goes about it and is no part of the run. Raises ConfigError."""
+    is an option of the command, not of the run. Raises ConfigError."""
     values = {key: value for key, value in values.items() if key != TRUSTED}
     for key in [*KEYS, *values]:
         if key not in values:
@@ -231,8 +231,8 @@ def named_algorithm(
 ) -> Algorithm:
     """Return the algorithm that `algo=<name>` chooses, with these options. Raises ConfigError.
 
-    topology: name of a topology, or its keys with `name`; None: ring, for relay chain. seed: of all that is drawn
-    alike in all workers."""
+    topology: name of a topology, or its keys with `name`; None: ring, for relay chain. seed: seed of random numbers
+    that all workers share."""
     given = {"name": topology or TREES.get(name, DEFAULT)} if isinstance(topology, str | None) else dict(topology)
     shape = _build("topology", given.pop("name", DEFAULT), given)
     graph: Topology = shape.build(nodes, seed)

@@ -1,7 +1,7 @@
-"""The time of a gradient in the simulator where the cluster leaves it open: measured on this machine, once for a run or
-for all jobs of a sweep, and kept, so that a command gives the same virtual times tomorrow. Does not import torch.
+"""The time of a gradient in the simulator if the cluster does not set it: measured on this machine, once for a run or
+for all jobs of a sweep, and stored, so that a command gives the same virtual times tomorrow. Does not import torch.
 
-The cache has one small file for each kind of gradients. Deleting it has the time measured again.
+The cache has one small file for each kind of gradients. Delete it to measure the time again.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 class CacheUnusable(Exception):
-    """Raised where times cannot be kept or read: one line."""
+    """Raised when times cannot be stored or read: one line."""
 
 
 @dataclass(frozen=True)
 class KeptTime:
-    """seconds: of one gradient. measured: the date, as 2026-11-25."""
+    """A stored gradient time. seconds: time of one gradient. measured: date, as 2026-11-25."""
 
     seconds: float
     measured: str
 
 
 def kept_time(key: Mapping[str, str]) -> KeptTime | None:
-    """Return the time that was measured for this key, None if none was. Raises CacheUnusable."""
+    """Return the stored time for this key, or None. Raises CacheUnusable."""
     path = _path(key)
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
@@ -76,7 +76,7 @@ def kept_time(key: Mapping[str, str]) -> KeptTime | None:
 
 
 def keep_time(key: Mapping[str, str], seconds: float) -> None:
-    """Keep a time that was measured today. Another process finds the whole file or none. Raises CacheUnusable."""
+    """Store a time that was measured today. Another process sees the whole file or none. Raises CacheUnusable."""
     path = _path(key)
     content = {"seconds": seconds, "measured": date.today().isoformat(), "of": dict(key)}
     partial = None
@@ -104,12 +104,12 @@ def _path(key: Mapping[str, str]) -> Path:
 
 
 def gradient_name(values: Mapping[str, Any]) -> str:
-    """Say of whom a configuration takes gradients, as `cluster.gradient_of` does: mlp, batch 16, fp32."""
+    """Return the name of a configuration's gradients, as in `cluster.gradient_of`: mlp, batch 16, fp32."""
     return f"{name_of(values['model'])}, batch {values['batch_size']}, {values['precision']}"
 
 
 def foreign_time(config: RunConfig) -> str | None:
-    """Return a line if the cluster's gradient time is that of another model, batch size or precision."""
+    """Return a line if the cluster's gradient time is for another model, batch size or precision."""
     cluster, gradient = config.experiment.cluster, gradient_name(config.values)
     whose = cluster.gradient_of
     if cluster.gradient_s is None or whose is None or set(whose.split(", ")) <= set(gradient.split(", ")):
@@ -119,10 +119,10 @@ def foreign_time(config: RunConfig) -> str | None:
 
 
 def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> tuple[Experiment, str | None]:
-    """Return the experiment of a plan with a gradient time: that of its configuration, of its checkpoint, of its sweep,
-    or of this machine; and the date on which that was measured, None for one that is given, or was not kept.
+    """Return the experiment of a plan with a gradient time: from its configuration, its checkpoint, its sweep, or this
+    machine; and the date of measuring it, None if it is given, or not stored.
 
-    Raises ConfigError, also for what does not go with that time."""
+    Raises ConfigError, also for options that do not fit that time."""
     if experiment.cluster.mean_gradient_s is not None:
         return experiment, None
     if plan.checkpoint is not None:
@@ -140,13 +140,13 @@ def with_gradient_time(experiment: Experiment, plan: Plan, problem: Problem) -> 
 
 
 def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> float:
-    """Return the seconds of a gradient, to three digits: those that were measured on this machine before, or measured
-    now, in a process of its own. Prints a line that says which.
+    """Return the seconds of a gradient, to three digits: measured before on this machine, or now, in a separate
+    process. Prints a line that says which.
 
-    problem: that of the experiment, where it has been built already. Raises ConfigError, and KeyboardInterrupt after a
+    problem: the experiment's problem, if it is already built. Raises ConfigError, and KeyboardInterrupt after a
     signal."""
     experiment, name, answer = config.experiment, gradient_name(config.values), None
-    threads = config.engine.threads or 1  # of a worker, as in real processes: not those of the whole simulation
+    threads = config.engine.threads or 1  # threads of a worker, as in real processes, not of the whole simulation
     if problem is not None and experiment.gradients != "none":
         with suppress(CacheUnusable):  # as the process will say
             if (kept := kept_time(_key(experiment, problem, threads))) is not None:
@@ -160,7 +160,7 @@ def measured_gradient_s(config: RunConfig, problem: Problem | None = None) -> fl
 
 
 def _measured_by_child(experiment: Experiment, name: str, problem: Problem | None, threads: int) -> dict[str, Any]:
-    """Return what a process of its own has measured, as `_kept_or_measured` does. Raises as `measured_gradient_s`."""
+    """Return the measurement of a separate process, as `_kept_or_measured` does. Raises as `measured_gradient_s`."""
     import dsgd.gradients.choice  # noqa: F401  # here once: each process would take more than a second for it
 
     child = run_in_child(lambda: _in_a_new_thread(experiment, problem, threads))
@@ -182,13 +182,14 @@ def _not_measured(name: str, reason: str) -> ConfigError:
 
 
 def _in_a_new_thread(experiment: Experiment, problem: Problem | None, threads: int) -> str:
-    """Call `_measured` where there is no pool of threads: a forked thread that had one would wait for it for good."""
+    """Call `_measured` in a new thread, which has no pool of threads: a forked thread with a pool would wait for it for
+    ever."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(_measured, experiment, problem, threads).result()
 
 
 def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> str:
-    """Return what became of measuring, as JSON: seconds; wrong: with the configuration; failed: of anything else."""
+    """Return the result of measuring, as JSON: seconds; wrong: error of the configuration; failed: other error."""
     from dsgd.problem.problem import build_problem
 
     if experiment.gradients == "none":  # whose problem is one of single samples
@@ -199,7 +200,7 @@ def _measured(experiment: Experiment, problem: Problem | None, threads: int) -> 
         return json.dumps(_kept_or_measured(experiment, problem, threads))
     except (ValueError, DataLost) as error:
         return json.dumps({"wrong": str(error)})
-    except BaseException as error:  # whatever a model or a data set may raise: signals come to another thread
+    except BaseException as error:  # a model or a data set may raise anything; signals reach another thread
         return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
 
 
@@ -257,10 +258,10 @@ def _key(experiment: Experiment, problem: Problem, threads: int) -> dict[str, st
 def with_shared_times(
     plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]
 ) -> list[Plan | None]:
-    """Return the plans of a sweep's jobs with one gradient time for all that take the same gradients: that which a job
-    has begun with before, or one that is measured now. Raises ConfigError, and KeyboardInterrupt after a signal.
+    """Return the plans of a sweep's jobs with one gradient time for all jobs with the same gradients: the time of an
+    earlier start, or one measured now. Raises ConfigError, and KeyboardInterrupt after a signal.
 
-    jobs: the configuration of each and the folder of its record; those without a plan have come to their end."""
+    jobs: configuration and record folder of each job; jobs without a plan have ended."""
     if not any(map(is_open, plans)):
         return list(plans)
     times = _times_before(plans, jobs)
@@ -276,7 +277,7 @@ def with_time_of_kind(plan: Plan, times: dict[str, float]) -> Plan:
 
 
 def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str, Any], Path]]) -> dict[str, float]:
-    """Return the times with which jobs have begun before, by the kind of their gradients."""
+    """Return the gradient times of earlier starts of jobs, by the kind of their gradients."""
     times: dict[str, float] = {}
     for plan, (values, folder) in zip(plans, jobs, strict=True):
         config = configure(values) if plan is None else plan.config
@@ -288,12 +289,12 @@ def _times_before(plans: Sequence[Plan | None], jobs: Sequence[tuple[Mapping[str
 
 
 def _recorded(before: Mapping[str, Any]) -> float | None:
-    """Return the time that a checkpoint or summary has. Raises ConfigError for what is none."""
+    """Return the gradient time in a checkpoint or summary. Raises ConfigError for an invalid one."""
     return convert(before.get(GRADIENT_S), float | None, GRADIENT_S)
 
 
 def is_open(plan: Plan | None) -> bool:
-    """Return whether this run begins in the simulator with a time that nobody has given."""
+    """Return whether this run starts in the simulator without a given gradient time."""
     if plan is None or plan.engine != "sim" or plan.checkpoint is not None:
         return False
     return plan.config.experiment.cluster.mean_gradient_s is None

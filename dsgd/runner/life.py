@@ -1,4 +1,4 @@
-"""The life of a run, whichever engine computes it: record, mirror, progress, checkpoints, signals, summary."""
+"""The life of a run with any engine: record, mirror, progress, checkpoints, signals, summary."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ DIGEST = "digest"  # in checkpoints
 
 
 class ProgressLine:
-    """A line on the terminal, in a `with` around the run. Where stderr is no terminal, as in the log of a batch job,
-    a line for the first mark and for the last one, and between them one every EVERY_S at most.
+    """A line on the terminal, in a `with` around the run. If stderr is not a terminal, as in the log of a batch job, it
+    prints a line for the first mark and for the last one, and between them at most one every EVERY_S.
 
-    on_terminal: whether there is one."""
+    on_terminal: True if stderr is a terminal."""
 
     def __init__(self, experiment: Experiment, name: str, clock: str, logged: bool = True) -> None:
-        """name: of the algorithm. clock: `virtual` or `wall`. logged: where there is no terminal, print lines."""
+        """name: name of the algorithm. clock: `virtual` or `wall`. logged: print lines without a terminal."""
         self._name = for_terminal(name)
         self._clock = "virtual" if clock == "virtual" else "of training"
         console, self.on_terminal = bar_console()
@@ -59,7 +59,7 @@ class ProgressLine:
         )
         self._measured = ""
         self._task = self._progress.add_task("", total=1.0, line="starting") if self.on_terminal else None
-        self._waiting = ""  # the line of a mark that came too soon after another
+        self._waiting = ""  # the line of a mark too soon after another
         self._next_s = 0.0  # host time from which on a line may be printed
 
     def __enter__(self) -> None:
@@ -75,7 +75,7 @@ class ProgressLine:
             print(self._waiting, file=sys.stderr, flush=True)
 
     def moved(self, time_s: float, samples: int, wall_s: float) -> None:
-        """Show how far the run has come. time_s: of the training clock. wall_s: of the host."""
+        """Show the progress of the run. time_s: time on the training clock. wall_s: time of the host."""
         if self._task is None:
             return
         done = [time_s / self._time_budget] if self._time_budget else []
@@ -84,8 +84,8 @@ class ProgressLine:
         self._progress.update(self._task, completed=max(done), line=line)
 
     def measured(self, mark: Mapping[str, Any], wall_s: float) -> None:
-        """Show loss and accuracy of a mark: on a terminal from the next `moved` on, elsewhere by a line like
-        `gossip: epoch 3.0 of 20, accuracy 0.712, 41 s`. wall_s: of the host, so far."""
+        """Show loss and accuracy of a mark: on a terminal from the next `moved` on, elsewhere by a line like `gossip:
+        epoch 3.0 of 20, accuracy 0.712, 41 s`. wall_s: host time so far."""
         loss, accuracy = mark["test_loss"], mark["test_accuracy"]
         self._measured = "" if loss is None else f", loss {loss:.4g}"
         self._measured += "" if accuracy is None else f", accuracy {accuracy:.2%}"
@@ -109,8 +109,8 @@ class ProgressLine:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """status: running, then completed | diverged | interrupted | failed. error: one line, for failed. time_s: of the
-    training clock."""
+    """The state of training. status: running, then completed | diverged | interrupted | failed. error: one line, for
+    failed. time_s: time on the training clock."""
 
     status: str
     error: str
@@ -119,13 +119,13 @@ class TrainingState:
 
 
 class Training(Protocol):
-    """A run under way in one of the engines, at its start or where a checkpoint left it."""
+    """A run in one of the engines, at its start or at a checkpoint."""
 
     engine: str  # sim | dist | torch
     clock: str  # virtual | wall
     devices: list[str]  # their names
-    header: dict[str, Any]  # what a checkpoint says of this engine
-    circumstances: dict[str, Any]  # what only env.json says besides
+    header: dict[str, Any]  # this engine's fields of a checkpoint
+    circumstances: dict[str, Any]  # further fields of env.json alone
     digest: Digest  # of its data and model, likewise
 
     @property
@@ -143,7 +143,7 @@ class Training(Protocol):
     def trace_rows(self) -> list[TraceRow]: ...
 
     def close(self, outcome: str) -> None:
-        """Tell everybody who takes part how the run has ended."""
+        """Announce the end of the run to all of its processes."""
         ...
 
 
@@ -154,7 +154,7 @@ class RecordLost(OSError):
 def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> str:
     """Run to the end or to a signal, with the record in `folder`. Returns the status.
 
-    stops: the first asks for a checkpoint and the end. None has an effect once the status is decided on."""
+    stops: the first asks for a checkpoint and the end. After the status is decided, stops have no effect."""
     config = plan.config
     try:
         with _writing(folder):
@@ -202,12 +202,12 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
         status = "interrupted"
     except (DataLost, ModelFailed, RecordLost) as failure:
         error = str(failure)
-    except BaseException as failure:  # whatever an algorithm, a model or a data set may raise
+    except BaseException as failure:  # an algorithm, a model or a data set may raise anything
         where = {"sim": "simulation", "dist": "evaluation"}.get(training.engine, "training")
         error = f"the {where} failed: {type(failure).__name__}: {failure}"
         if isinstance(failure, Exception):
             raise
-        raise RuntimeError(error) from failure  # a SystemExit would end this process as if nothing had happened
+        raise RuntimeError(error) from failure  # a SystemExit would end this process without an error
     finally:
         status = _finish(plan, folder, training, record, status, error)
         training.close(status)
@@ -217,7 +217,7 @@ def live(plan: Plan, folder: Path, training: Training, stops: StopRequests) -> s
 
 
 def _samples(contents: Mapping[str, Any], batch_size: int, so_far: int) -> int:
-    """Return the samples behind a checkpoint, of whose workers each may be at a step of its own. so_far: of the run."""
+    """Return the samples of a checkpoint, whose workers may be at different steps. so_far: samples of the run."""
     workers = contents.get("workers")
     return so_far if workers is None else batch_size * sum(worker["steps"] for worker in workers)
 
@@ -225,8 +225,8 @@ def _samples(contents: Mapping[str, Any], batch_size: int, so_far: int) -> int:
 def _begun(plan: Plan, folder: Path, training: Training) -> Record:
     """Begin the record, or resume the record of the plan's checkpoint.
 
-    At every moment the folder holds one run, with a checkpoint of its own or none: first an earlier end goes, then the
-    checkpoint becomes one of the larger budget, or goes if it is another run's."""
+    At every moment the folder holds one run, with its own checkpoint or none: first an earlier summary is removed, then
+    the checkpoint gets the larger budget, or is removed if it is another run's."""
     values, checkpoint = plan.config.values, plan.checkpoint
     chosen = {**training.header, **training.circumstances}
     here = folder / NAME
@@ -242,14 +242,14 @@ def _begun(plan: Plan, folder: Path, training: Training) -> Record:
 
 
 def _configured(plan: Plan) -> dict[str, Any]:
-    """Return what a checkpoint's header says of the configuration."""
+    """Return the fields of a checkpoint's header about the configuration."""
     return {"config": {**plan.config.values, "resume": None}, **_extended(plan)}
 
 
 def _finish(plan: Plan, folder: Path, training: Training, record: Record, status: str, error: str) -> str:
-    """Write what comes at the end of a record. Returns the status: failed where it cannot be written.
+    """Write the end of a record. Returns the status: failed if it cannot be written.
 
-    At every moment there is what a resumption needs: the checkpoint goes when the summary is there."""
+    At every moment the run can be resumed: the checkpoint is removed after the summary is written."""
     if plan.config.experiment.trace and status != "failed":
         try:
             pieces = trace_text(training.trace_rows(), training.state.time_s)
@@ -258,7 +258,7 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
         except RecordLost as failure:
             status, error = "failed", str(failure)
     if status == "failed":
-        print(for_terminal(error), file=sys.stderr, flush=True)  # also where the summary cannot be written
+        print(for_terminal(error), file=sys.stderr, flush=True)  # also if the summary cannot be written
     summary = _described(plan.config, training) | training.summary() | training.header | _extended(plan)
     try:
         record.finish({**summary, "status": status, "error": error or None})
@@ -268,15 +268,15 @@ def _finish(plan: Plan, folder: Path, training: Training, record: Record, status
     if plan.logged and (line := completed_line(plan.config.experiment, summary)):
         print(line, file=sys.stderr, flush=True)
     if status in ENDED and not (plan.config.engine.keep_checkpoint and status == "completed"):
-        with contextlib.suppress(OSError):  # one that is left over has no effect beside this summary
+        with contextlib.suppress(OSError):  # with this summary, a remaining checkpoint has no effect
             (folder / NAME).unlink(missing_ok=True)
     return status
 
 
 def completed_line(experiment: Experiment, summary: Mapping[str, Any]) -> str:
-    """Say which of several limits has ended a run; empty where it had one, or has not come to its end.
+    """Return a line on the limit that has ended a run with several; empty for a run with one, or not ended.
 
-    summary: with `ended_by`, `algo` and `steps`."""
+    summary: mapping with `ended_by`, `algo` and `steps`."""
     ended_by = str(summary["ended_by"] or "")
     several = len(experiment.sample_limits) + (experiment.budget.time_s is not None) > 1
     if not (several and ended_by.startswith("budget.")):
@@ -286,12 +286,12 @@ def completed_line(experiment: Experiment, summary: Mapping[str, Any]) -> str:
 
 
 def _extended(plan: Plan) -> dict[str, Any]:
-    """Return what checkpoint and summary say of a run that has gone on with a larger budget than it began with."""
+    """Return the fields of checkpoint and summary for a run that was resumed with a larger budget."""
     return {"extended": list(plan.extended)} if plan.extended else {}
 
 
 def _described(config: RunConfig, training: Training) -> dict[str, Any]:
-    """Return the part of the summary that says what was run."""
+    """Return the part of the summary that describes the run."""
     values, experiment = config.values, config.experiment
     return {
         "algo": values["algo"]["name"],
@@ -316,13 +316,13 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def checked_digest(problem: Problem, checkpoint: Checkpoint | None) -> Digest:
-    """Return the digest of a problem. Raises ConfigError if that of its checkpoint is another one."""
+    """Return the digest of a problem. Raises ConfigError if its checkpoint has another digest."""
     try:
         digest = problem_digest(problem)
     except DataLost as error:
         raise ConfigError(str(error)) from error
     stored: Any = None if checkpoint is None else checkpoint.header.get(DIGEST)
-    if isinstance(stored, Mapping):  # earlier versions stored none
+    if isinstance(stored, Mapping):  # earlier versions did not store it
         known = {part: hashes for part, hashes in stored.items() if isinstance(hashes, dict)}
         if differs := complaint(digest, known):
             raise ConfigError(f"resume must find the data and the model that the run began with, got {differs}")

@@ -1,7 +1,7 @@
-"""Which device each worker of a run computes on, and what speaks against it, told before the run starts.
+"""The device of each worker of a run, and errors of the choice, before the run starts.
 
-An accelerator is asked in a child process alone: once begun in this one, it could not be used in those that are forked
-of it.
+An accelerator is queried only in a child process: once initialised in this process, its forked processes could not use
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsgd.runner.values import ConfigError, key_prefix
 
 
 def devices_for(options: EngineOptions, environment: Mapping[str, str]) -> Accelerators:
-    """Return the devices that `engine.device` lets workers have. Raises ConfigError where it names what is not here."""
+    """Return the devices that workers may use by `engine.device`. Raises ConfigError if the named device is missing."""
     if options.device == CPU:
         return Accelerators()
     present = accelerators(environment)
@@ -35,9 +35,9 @@ def devices_for(options: EngineOptions, environment: Mapping[str, str]) -> Accel
 def worker_devices(options: EngineOptions, nodes: int, environment: Mapping[str, str]) -> dict[int, list[str]]:
     """Return the devices of each worker that this process starts, by rank: its accelerators, or the CPU.
 
-    Where `engine.gpus_per_node` is null, a worker has all GPUs that SLURM has given this task for itself, else one if
-    there are enough for all workers of this machine, else none, or with an accelerator in `engine.device` an error.
-    nodes: workers of the run. Raises ConfigError."""
+    If `engine.gpus_per_node` is null, a worker gets all GPUs that SLURM has assigned to this task alone, otherwise one
+    if there are enough for all workers of this machine, otherwise none, or with an accelerator in `engine.device` an
+    error. nodes: number of workers of the run. Raises ConfigError."""
     wanted, sharers, present = options.gpus_per_node, options.workers_per_gpu, devices_for(options, environment)
     where, gpus = launch(environment), present.count
     local, exclusive = where.kind == "local", where.kind == "slurm" and are_own(environment)
@@ -103,7 +103,7 @@ def check_devices(config: RunConfig, engine: str) -> None:
 
 
 def _problem(precision: str, devices: set[str]) -> str:
-    """Return what speaks against computing in this precision on these devices, or ""."""
+    """Return the reason why these devices cannot compute in this precision, or ""."""
     import torch
 
     from dsgd.problem.precision import prepare
@@ -118,7 +118,7 @@ def _problem(precision: str, devices: set[str]) -> str:
 
 def may_be_on_accelerator(config: RunConfig) -> bool:
     """Return whether gradients of a simulation may be on an accelerator of this machine. Whether `auto` takes it
-    depends on the model's work, which is counted in a process of its own. Raises KeyboardInterrupt after a signal."""
+    depends on the model's work, which is counted in a separate process. Raises KeyboardInterrupt after a signal."""
     options, experiment = config.engine, config.experiment
     if options.device == CPU or options.gradients in ("none", "compiled"):
         return False

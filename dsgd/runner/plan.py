@@ -1,7 +1,6 @@
-"""Decide about a run before it starts: its engine, its devices, the checkpoint it goes on from, and whether
-model, layers and precision go with it.
+"""Plan a run before it starts: its engine, its devices, its checkpoint, and whether model, layers and precision fit.
 
-Only torch can tell the last. It takes seconds to import and is imported only where there is something to ask.
+Only torch knows the last. It takes seconds to import, and is imported only if needed.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ MANY_MESSAGES = 1_000_000  # of a simulation's sums: a minute
 
 @dataclass(frozen=True)
 class Plan:
-    """engine: sim, dist or torch. why: a line on the choice, and one on options that are hardly meant; empty where it
-    has been printed before. checkpoint: to resume from; None at a start. contents: what the folder of the record was
-    found to hold (`dsgd.runner.resume.contents`); None: nobody has looked. logged: print how far the run has come also
-    where there is no terminal. extended: the smaller budgets that the run had before it went on. gradient_s: the time
-    of a gradient that was measured for all jobs of a sweep."""
+    """The plan of a run. engine: sim, dist or torch. why: a line on the choice, and one on options that are probably a
+    mistake; empty if already printed. checkpoint: checkpoint to resume from; None at a start. contents: contents of the
+    record's folder (`dsgd.runner.resume.contents`); None: unknown. logged: print progress also without a terminal.
+    extended: smaller budgets of the run before it was resumed. gradient_s: gradient time measured for all jobs of a
+    sweep."""
 
     config: RunConfig
     engine: str
@@ -49,9 +48,9 @@ class Plan:
 
 
 def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
-    """Decide how a configuration is run.
+    """Plan the run of a configuration.
 
-    values: the resolved configuration. overrides: what the user gave of it, for a run that is resumed. Raises
+    values: the resolved configuration. overrides: the user's overrides, for a run that is resumed. Raises
     ConfigError."""
     checkpoint, extended = None, list[dict[str, Any]]()
     if values.get("resume") is not None:
@@ -87,7 +86,7 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
 
 
 def _many_messages(experiment: Experiment) -> str:
-    """Warn of sums over all workers in every step that go around rings, where each message is simulated."""
+    """Warn of sums over all workers in every step around rings, if each message is simulated."""
     nodes, total = experiment.nodes, experiment.total_samples
     messages = 2 * nodes * (nodes - 1) * (1 if total is None else experiment.steps_in(total))
     if experiment.cluster.collective != "ring" or not experiment.algo.lockstep or messages <= MANY_MESSAGES:
@@ -98,8 +97,8 @@ def _many_messages(experiment: Experiment) -> str:
 
 
 def tightest(experiment: Experiment) -> str:
-    """Say which limit of the budget, of several, ends the run before the others; nothing of the limit of time, which
-    only the run itself can tell."""
+    """Return a line on the limit of the budget that ends the run before others. The time limit does not count: its end
+    is known only during the run."""
     limits = experiment.sample_limits
     key = min(limits, key=lambda key: limits[key])
     first = limits[key]
@@ -113,9 +112,9 @@ def _limit(experiment: Experiment, key: str) -> str:
 
 
 def check_gradients(config: RunConfig, engine: str) -> None:
-    """Raise ConfigError for what only a simulation does, where this is none: leaving gradients out, checking sums over
-    all workers, evaluating parts of the test set, going on without a worker in lock-step. Also for what engine=torch
-    does not do."""
+    """Raise ConfigError for options that only a simulation supports, with another engine: no gradients, checks of sums
+    over all workers, evaluation of parts of the test set, lock-step that continues without lost workers. Also for
+    options that engine=torch does not support."""
     if config.engine.gradients == "none":
         raise ConfigError(f"engine.gradients must not be none with engine={engine}, got none")
     for key in ("conservation", "test_folds"):
@@ -128,7 +127,7 @@ def check_gradients(config: RunConfig, engine: str) -> None:
 
 
 def _check_over_groups(config: RunConfig) -> None:
-    """Raise ConfigError for what cannot be run over process groups."""
+    """Raise ConfigError for options that process groups do not support."""
     experiment = config.experiment
     if reason := why_not(experiment.algo):
         raise ConfigError(f"engine must be sim or dist with algo={config.values['algo']['name']}, got torch: {reason}")
@@ -165,7 +164,7 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
     before: the engine of the run to resume. Raises ConfigError."""
     wanted, nodes = config.engine.name, config.experiment.nodes
     gradients = "left out" if config.engine.gradients == "none" else "real"
-    if wanted == "sim" and before in (None, "sim"):  # one process, whatever a launcher's variables say
+    if wanted == "sim" and before in (None, "sim"):  # one process, independent of a launcher's variables
         reason = "as configured" if before is None else "as the resumed run"
         return wanted, f"engine: sim, {reason}; time is virtual, gradients are {gradients}"
     where = launch(os.environ)
@@ -196,9 +195,9 @@ def choose_engine(config: RunConfig, before: str | None = None) -> tuple[str, st
 
 
 def check_with_torch(plan: Plan, here: bool, known: KnownModels) -> None:
-    """Raise ConfigError for a device, a model or options of the algorithm that cannot do what the plan asks for.
+    """Raise ConfigError for a device, a model or options of the algorithm that do not fit the plan.
 
-    here: the run will be on this machine. known: models that are not built again; one that is built is added."""
+    here: the run will be on this machine. known: models already built; new ones are added."""
     experiment, options = plan.config.experiment, plan.config.engine
     asked = experiment.precision in ("tf32", "bf16") or options.device not in (AUTO, CPU) or options.gpus_per_node
     if asked and here and experiment.gradients != "none":
@@ -218,7 +217,7 @@ def _layout(experiment: Experiment, known: KnownModels) -> list[tuple[int, ...]]
             return layout
     import torch
 
-    torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it anew
+    torch.set_num_threads(1)  # a pool of threads would not survive the fork of engine=dist; a run sets it again
     with key_prefix(None), torch.random.fork_rng(devices=[]):
         module = experiment.model.build(experiment.data.input_shape, experiment.data.classes)
     known.append((model, [tuple(parameter.shape) for parameter in module.parameters() if parameter.requires_grad]))

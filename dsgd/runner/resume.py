@@ -17,7 +17,7 @@ from dsgd.record.writer import METRICS
 from dsgd.runner.configuration import TRUSTED, check_code, code_of
 from dsgd.runner.values import CHOSEN, ConfigError, value_at, with_numbers
 
-# What may differ between a run and its resumption, because it does not touch the result.
+# Keys that may differ between a run and its resumption, because they do not affect the result.
 FREE_TO_CHANGE = ("resume", "track", "wandb", "tensorboard", "mlflow")
 WITHOUT_EFFECT = (
     "resume=",
@@ -30,10 +30,10 @@ WITHOUT_EFFECT = (
     "sweep.",
     "budget.",
 )  # beginnings of overrides that need not be the same
-DEVICE = "engine.device"  # may differ from that of a checkpoint named by its path, whose vectors are on the CPU
+DEVICE = "engine.device"  # may differ from a checkpoint named by its path, whose vectors are on the CPU
 AUTO = "auto"
 FOLLOWS_NO_BUDGET = ("constant", "step")  # schedules whose rates do not depend on when training ends
-ENDED = ("completed", "diverged")  # statuses of a run that came to its end
+ENDED = ("completed", "diverged")  # statuses of a run that has ended by itself
 CHECKPOINT = "in the checkpoint to resume from"
 
 
@@ -54,20 +54,20 @@ class Checkpoint:
 
 
 def is_automatic(wanted: str | None) -> bool:
-    """Return True if the run in the record's folder is to be resumed, should there be one.
+    """Return True if a run in the record's folder should be resumed.
 
-    wanted: the value of `resume`. A job that SLURM has started again goes on without being asked."""
+    wanted: the value of `resume`. A job that SLURM has started again resumes by default."""
     where = legible(os.environ)
     restarted = where is not None and where.step is not None and where.attempt > 0
     return wanted == AUTO or (wanted is None and restarted)
 
 
 def contents(folder: Path) -> str:
-    """Say what a run folder holds: nothing; ended: a run that has come to its end; checkpoint: one to resume from;
-    remains: of a run that was ended before its first checkpoint.
+    """Return the contents of a run folder: nothing; ended: a run that has ended by itself; checkpoint: one to resume
+    from; remains: a run that was killed before its first checkpoint.
 
-    A summary that says how the run came to its end counts more than a checkpoint, which goes after it is written.
-    Raises ConfigError for a summary that is none."""
+    A summary of an ended run counts more than a checkpoint, which is removed after it is written. Raises ConfigError
+    for an invalid summary."""
     if not os.path.exists(folder):  # false also for a name that cannot be one
         return "nothing"
     has_checkpoint = (folder / NAME).is_file()
@@ -76,7 +76,7 @@ def contents(folder: Path) -> str:
     except ValueError as error:
         if not has_checkpoint:
             raise ConfigError(str(error)) from error
-        summary = None  # whatever damaged it, the checkpoint is whole or says so
+        summary = None  # the checkpoint is complete, or its own check fails
     if summary is not None and summary.get("status") in ENDED:
         return "ended"
     if has_checkpoint:
@@ -85,9 +85,9 @@ def contents(folder: Path) -> str:
 
 
 def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
-    """Return the folder if the run in it can be resumed, None if it has to begin.
+    """Return the folder if the run in it can be resumed, None if it must start.
 
-    Raises NothingToDo if it is completed, and ConfigError if that was a run of another configuration."""
+    Raises NothingToDo if it is completed, and ConfigError if it was a run of another configuration."""
     state = contents(folder)
     if state != "ended":
         return str(folder) if state == "checkpoint" else None
@@ -98,8 +98,8 @@ def unfinished(folder: Path, values: Mapping[str, Any]) -> str | None:
 def checkpoint_of(path: str, extended: bool = False) -> Checkpoint:
     """Return the checkpoint in a run folder, or at a path itself.
 
-    extended: with another budget, so that it may be of a completed run. Raises ConfigError unless it is whole, with its
-    record beside it, of a run that can be resumed."""
+    extended: True for another budget, so the run may be completed. Raises ConfigError unless the checkpoint is
+    complete, with its record in the same folder, and its run can be resumed."""
     try:
         checkpoint = find_checkpoint(path)
     except CheckpointError as error:
@@ -137,17 +137,17 @@ def _not_to_go_on(path: str, folder: Path, extended: bool) -> str | None:
 
 
 def check_unchanged(folder: Path, before: str | None, checkpoint: Checkpoint | None) -> None:
-    """Check that a run folder, and the checkpoint to resume from, are as they were when the run was planned.
+    """Check that a run folder, and the checkpoint to resume from, have not changed since the run was planned.
 
     Call it once no other process can write in the folder. Raises ConfigError.
 
-    before: what `contents` said then; None: nobody has looked."""
+    before: result of `contents` then; None: unknown."""
     if before is not None and contents(folder) != before:
         raise in_use(folder)
     if checkpoint is not None:
         try:
             same = has_header(checkpoint.path, checkpoint.header)
-        except OSError:  # the run has come to its end meanwhile
+        except OSError:  # the run has ended meanwhile
             same = False
         if not same:
             raise in_use(checkpoint.path.parent)
@@ -159,11 +159,11 @@ def in_use(folder: Path) -> ConfigError:
 
 
 def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration to resume with: that in the checkpoint's header, with a larger budget if one is given.
+    """Return the configuration to resume with: the checkpoint's, with a larger budget if one is given.
 
-    Each other override besides resume=PATH, but for the device, must give what the checkpoint has; raises ConfigError
-    at the first that does not. Beside resume=auto the whole configuration must be the same, since it is what finds the
-    run. Raises ConfigError also for code that only the checkpoint names."""
+    With resume=PATH, each other override except the device must equal the checkpoint's value; raises ConfigError at the
+    first that differs. With resume=auto the whole configuration must be the same, because it identifies the run. Also
+    raises ConfigError for code that only the checkpoint names."""
     stored: dict[str, Any] = with_numbers(header["config"])
     check_code(stored, values, CHECKPOINT)
     if larger := budget_given(overrides):
@@ -182,8 +182,8 @@ def resumed(values: dict[str, Any], overrides: Sequence[str], header: dict[str, 
 
 
 def budget_given(overrides: Sequence[str]) -> list[str]:
-    """Return the keys of the budget that are given beside resume=PATH; none beside resume=auto, which goes on with the
-    very run that a configuration describes."""
+    """Return the keys of the budget on a command line with resume=PATH; none with resume=auto, which resumes exactly
+    the run of a configuration."""
     if not _names_a_run(overrides):
         return []
     texts = [text for text in map(_without_sign, overrides) if text.startswith("budget.")]
@@ -199,8 +199,8 @@ def _without_sign(override: str) -> str:
 
 
 def _extended(stored: Mapping[str, Any], given: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
-    """Return the budget of a run that goes on. given: whose `keys` were typed. Raises ConfigError unless it only grows,
-    and the steps so far are those of the larger budget, too."""
+    """Return the budget of a resumed run. given: budget of the command line. keys: its typed keys. Raises ConfigError
+    unless the budget only grows, and the steps so far are the same with the larger budget."""
     before, schedule = stored.get("budget"), stored.get("schedule")
     if not isinstance(before, dict) or not isinstance(schedule, dict):
         raise ConfigError(f"budget and schedule must be {CHECKPOINT}, to be compared with, got nothing")
@@ -209,7 +209,7 @@ def _extended(stored: Mapping[str, Any], given: Mapping[str, Any], keys: Sequenc
         new, old = wanted[key], before.get(key)
         if new is not None and old is None:
             raise ConfigError(f"budget.{key} must be null, as {CHECKPOINT}, got {new!r}")
-        if number(new) < number(old):  # never of what is no number, which is refused elsewhere
+        if number(new) < number(old):  # False unless both are numbers, which is checked elsewhere
             raise ConfigError(f"budget.{key} must be >= {old}, as {CHECKPOINT}, got {new!r}")
     kind = schedule.get("kind")
     if wanted != before and kind not in FOLLOWS_NO_BUDGET:
@@ -219,15 +219,15 @@ def _extended(stored: Mapping[str, Any], given: Mapping[str, Any], keys: Sequenc
 
 
 def budgets_before(values: Mapping[str, Any], header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the budgets that a run had before it was extended. values: with which it goes on from a checkpoint."""
+    """Return the budgets that a run had before it was extended. values: configuration of the resumed run."""
     earlier, last = header.get("extended"), header["config"].get("budget")
     earlier = earlier if isinstance(earlier, list) else []
     return earlier if last == values["budget"] else [*earlier, last]
 
 
 def _compare_typed(text: str, stored: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Raise ConfigError if an override, without its sign, gives something else than is stored. Of a group the choice
-    alone is compared; an experiment is all that it sets."""
+    """Raise ConfigError if an override, without its sign, differs from the stored value. For a group only the choice is
+    compared; for an experiment, all keys that it sets."""
     key = text.partition("=")[0]
     if key == "experiment":
         try:
@@ -240,7 +240,7 @@ def _compare_typed(text: str, stored: Mapping[str, Any], given: Mapping[str, Any
 
 
 def has_configuration(folder: Path, values: Mapping[str, Any]) -> bool:
-    """Tell whether the record in a folder is of this configuration."""
+    """Return whether the record in a folder is of this configuration."""
     try:
         _compare_all(read_config(folder), values, "")
     except ValueError:
@@ -255,7 +255,7 @@ def _compare_all(stored: Mapping[str, Any], given: Mapping[str, Any], where: str
 
 
 def compare(stored: Any, given: Any, key: str, where: str) -> None:
-    """Raise ConfigError at the first difference. where: the stored value is."""
+    """Raise ConfigError at the first difference. where: place of the stored value."""
     if key == DEVICE and stored is None:  # of real processes, before they had the key
         stored = AUTO
     if isinstance(stored, dict) and isinstance(given, dict):
@@ -267,20 +267,20 @@ def compare(stored: Any, given: Any, key: str, where: str) -> None:
 
 
 def command(folder: Path, ours: bool = False) -> str:
-    """Return the command that goes on with the run in a folder. ours: this process has made it, with the code that its
-    configuration names."""
+    """Return the command that resumes the run in a folder. ours: True if this process has made the run, with the code
+    that its configuration names."""
     trusted = [f"{TRUSTED}=true"] if ours and code_of(read_config(folder)) else []
     return shlex.join(["dsgd-run", f"resume={typed(folder)}", *trusted])
 
 
 def sweep_command(arguments: Sequence[str]) -> str:
-    """Return the command that goes on with what is missing of a sweep. arguments: that began it, with its folder."""
+    """Return the command that makes the missing runs of a sweep. arguments: its command line, with its folder."""
     kept = [text for text in arguments if not text.startswith("resume=")]
     return shlex.join(["dsgd-run", *kept, "resume=auto"])
 
 
 def typed(path: Path) -> str:
-    """Return a path as one types it in Hydra's grammar: with quotes where it needs them."""
+    """Return a path in Hydra's grammar: with quotes if needed."""
     return str(path) if re.fullmatch(r"[A-Za-z0-9_./-]+", str(path)) else quoted(path)
 
 

@@ -1,7 +1,7 @@
 """From plain values to checked dataclasses, with errors of one line. Does not import torch.
 
-What the last release had and this one has not, withdrawn keys, choices and flags, and classes that have moved, is
-listed for one release, and its errors say what to use instead.
+Withdrawn keys, choices and flags, and classes that have moved, are listed for one release, and their errors say what to
+use instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dsgd.models import first_line, hint, imported
 
 OWN_TOPOLOGY = "a class of your own with build(nodes, seed), as _target_ in topology/NAME.yaml below --config-dir"
 # key: its former default, which a stored configuration may have, and what to use instead. An option of one algorithm
-# stands behind its name, as "algo=gossip algo.peers"; a choice of a group has no default
+# follows its name, as "algo=gossip algo.peers"; a choice of a group has no default
 WITHDRAWN: dict[str, tuple[Any, str]] = {
     "topology=file": (None, f"name {OWN_TOPOLOGY}"),
     "topology=random_regular": (None, f"topology=hypercube or torus has as few neighbours, or name {OWN_TOPOLOGY}"),
@@ -50,7 +50,7 @@ MOVED = {
     "dsgd.schedule.Schedule": "dsgd.optim.schedule.Schedule",
 }
 
-# a flag of dsgd-run: what to use instead
+# {flag of dsgd-run: what to use instead}
 FLAGS = {
     "--hydra-help": "--help names every flag and key",
     "--info": "--cfg job prints what is composed",
@@ -68,7 +68,7 @@ LARGEST = 2**63  # integers are kept in 64 bits, with their sign
 NAME_BYTES, PATH_BYTES = 255, 4000  # as file systems have it, with room for the names of the files in a folder
 SHOWN = 100  # characters of a value in an error
 SHORT_NUMBER = re.compile("[0-9]{1,18}")
-# groups of which a file is chosen: each has the `name` of its choice
+# groups with a chosen file: each has the `name` of its choice
 CHOSEN = ("algo", "model", "data", "optimizer", "schedule", "cluster", "topology", "engine")
 
 
@@ -76,26 +76,26 @@ _hints = functools.cache(typing.get_type_hints)  # a sweep builds the same few c
 
 
 def entry(key: str, algorithm: str | None = None) -> str | None:
-    """Return the name under which WITHDRAWN has a key; None if it does not. algorithm: the one that is configured."""
+    """Return the name of a key in WITHDRAWN, or None. algorithm: name of the configured algorithm."""
     names = (key, f"algo={algorithm} {key}")
     return next((name for name in names if name in WITHDRAWN), None)
 
 
 def withdrawal(key: str, algorithm: str | None = None) -> str | None:
-    """Return the error text for a withdrawn key or choice; None for any other. algorithm: as above."""
+    """Return the error text for a withdrawn key or choice; None for any other. algorithm: name of the algorithm."""
     name = entry(key, algorithm)
     return f"{name} is withdrawn: {WITHDRAWN[name][1]}" if name else None
 
 
 class ConfigError(ValueError):
-    """A wrong configuration: one line with the key, what was expected and what was given."""
+    """A wrong configuration: one line with the key, the expected value and the given value."""
 
 
 def build(cls: Any, values: Mapping[str, Any], group: str, **given: Any) -> Any:
     """Return an instance of a dataclass from the values of a configuration group, checked against its annotations.
 
-    cls: the class, or None for the one named by `_target_`. given: fields that are not the user's to choose; a class
-    that has no such field does not get it. Raises ConfigError."""
+    cls: the class, or None for the one named by `_target_`. given: fields that the user does not choose; passed to
+    classes with such a field. Raises ConfigError."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{group} must be a group of keys, got {shown(values)}")
     if cls is None:
@@ -190,7 +190,7 @@ def with_numbers(value: Any) -> Any:
 
 
 def value_at(values: Any, key: str, missing: Any = None) -> Any:
-    """Return the value of a dotted key, `missing` if there is none."""
+    """Return the value of a dotted key, or `missing`."""
     for part in key.split("."):
         if not isinstance(values, Mapping):
             return missing
@@ -199,7 +199,7 @@ def value_at(values: Any, key: str, missing: Any = None) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it may stand in a line."""
+    """Return a value in a form that fits into one line."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # more digits than Python prints, or deeper than it goes
@@ -211,8 +211,8 @@ def shown(value: Any) -> str:
 def key_prefix(group: str | None, fields: Any = None) -> Iterator[None]:
     """Turn a ValueError raised inside into a ConfigError whose text begins with the group.
 
-    group: None if the texts name whole keys already. fields: only texts that begin with a field of this object get the
-    prefix, where it is a dataclass."""
+    group: None if the texts name whole keys already. fields: a dataclass; then texts that begin with one of its fields
+    get the prefix, no others."""
     try:
         yield
     except ConfigError:
@@ -226,7 +226,7 @@ def key_prefix(group: str | None, fields: Any = None) -> Iterator[None]:
 
 @contextmanager
 def ends_are_errors() -> Iterator[None]:
-    """Turn what would end this process, raised inside by code of the user's and by no signal, into a ConfigError."""
+    """Turn exceptions of a user's code that would end this process, except signals, into a ConfigError."""
     try:
         yield
     except Interrupted:

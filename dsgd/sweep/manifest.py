@@ -1,7 +1,7 @@
 """Keep the list of a sweep's points and submissions: `manifest.jsonl`, lines of JSON that are only ever appended.
 
-A process appends while it holds the lock of the folder, so of two submitters the second one sees what the first one
-did. A line that was cut off by a crash does not count; the next process that appends removes it.
+A process appends while it holds the lock of the folder, so a second submitter sees the first one's lines. A line torn
+by a crash does not count; the next appending process removes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dsgd.record.safe_files import open_kept, read_bounded
 MANIFEST, LOCK, RUNS = "manifest.jsonl", "manifest.lock", "runs"
 LOCK_WAIT_S = 60.0
 LARGEST = 2**28  # bytes of a manifest: of a million points
-FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # as `point_of` and SLURM give them
+FOLDER, JOB = re.compile(rf"{RUNS}/[^/'\\]+-[0-9a-f]{{12}}"), re.compile("[0-9]+")  # from `point_of`, and from SLURM
 
 # Keys that do not change a result: two configurations that differ in them only are one point.
 WITHOUT_EFFECT = ("resume", "resume_trusted", "track", "wandb", "tensorboard", "mlflow", "trace")
@@ -46,8 +46,9 @@ class ManifestError(ValueError):
 class Point:
     """One run of a sweep.
 
-    id: a hash of its configuration. folder: of its record, below the sweep's. tasks: processes to start. threads, gpus:
-    of each task. overrides: its command line. config_dir: folder of the user's own configuration files, absolute."""
+    id: a hash of its configuration. folder: folder of its record, below the sweep's. tasks: number of processes.
+    threads, gpus: number for each task. overrides: its command line. config_dir: folder of the user's own configuration
+    files, absolute."""
 
     id: str
     folder: str
@@ -149,7 +150,7 @@ def read_sweep(folder: Path) -> Sweep:
     """Read the manifest of a sweep. Raises ManifestError."""
     path, sweep = folder / MANIFEST, Sweep(folder)
     try:
-        *lines, _ = read_bounded(path, LARGEST).split(b"\n")  # what follows the last end of a line is torn, or nothing
+        *lines, _ = read_bounded(path, LARGEST).split(b"\n")  # the text after the last newline is torn, or empty
     except FileNotFoundError as error:
         raise ManifestError(f"--folder must be the folder of a sweep, got {folder} without {MANIFEST}") from error
     except OSError as error:
@@ -194,7 +195,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _point(event: Mapping[str, Any]) -> Point:
-    """Return the point of a line, of which a batch script is made. Raises ValueError, KeyError and TypeError."""
+    """Return the point of a line, for a batch script. Raises ValueError, KeyError and TypeError."""
     values = {name: event[name] for name in Point.__dataclass_fields__}
     values["overrides"] = tuple(values["overrides"])
     texts = [*(values[name] for name in ("id", "folder", "algo", "engine")), *values["overrides"]]

@@ -1,4 +1,4 @@
-"""Describe a SLURM site, what a point of a sweep asks of it, and the batch script of an array of points."""
+"""Describe a SLURM site, the resources of a point of a sweep, and the batch script of an array of points."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class JobSize:
 def job_size(point: Point, site: Site) -> JobSize:
     """Return the size of a point's job: a task for each worker of real processes, one for a whole simulation.
 
-    Raises ValueError where the site cannot give what the point needs."""
+    Raises ValueError if the site lacks the point's resources."""
     per_node = min(site.tasks_per_node, point.tasks)
     if point.gpus > site.gpus_per_task:
         raise ValueError(
@@ -140,9 +140,9 @@ def directives(site: Site, size: JobSize, name: str) -> list[str]:
 
 
 def batch_script(name: str, points: Sequence[Point], folder: Path, size: JobSize, site: Site) -> str:
-    """Return the batch script of an array of points of one size. folder: of the sweep, absolute."""
+    """Return the batch script of an array of points of one size. folder: folder of the sweep, absolute."""
     beside = Path(sysconfig.get_path("scripts")) / "dsgd-run"
-    # a container has its own; nodes may have no PATH to where this command is
+    # a container has its own; nodes may lack this command in their PATH
     program = "dsgd-run" if site.container or not beside.is_file() else str(beside)
     setup = [f"module load {shlex.quote(module)}" for module in site.modules]
     setup += [f"export {key}={shlex.quote(_word(value))}" for key, value in site.environment.items()]

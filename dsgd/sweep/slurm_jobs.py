@@ -1,4 +1,4 @@
-"""Submit points of a sweep as jobs of SLURM, noted in the manifest before and after, and tell the states of points.
+"""Submit points of a sweep as jobs of SLURM, noted in the manifest before and after, and return the states of points.
 
 Each command of SLURM ends within a minute, or raises an error of one line."""
 
@@ -35,11 +35,11 @@ class SlurmError(ValueError):
 
 
 class NoAnswer(SlurmError):
-    """Says that a command gave no answer in time; SLURM may still have done what was asked."""
+    """Says that a command gave no answer in time; SLURM may still have executed it."""
 
 
 def arrays(points: Iterable[Point], site: Site) -> dict[JobSize, list[Point]]:
-    """Gather points into arrays by the size of their jobs. Raises ValueError where the site cannot give that."""
+    """Gather points into arrays by the size of their jobs. Raises ValueError if the site lacks their resources."""
     by_size: dict[JobSize, list[Point]] = {}
     for point in points:
         by_size.setdefault(job_size(point, site), []).append(point)
@@ -57,10 +57,10 @@ def submit(
 ) -> None:
     """Submit arrays of points that the manifest lists.
 
-    folder: of the sweep. slurm_overrides: the `slurm.*` of the command line that chose the site. largest: how many
-    points an array may have. report: called with the job, its size and its number of points.
+    folder: folder of the sweep. slurm_overrides: the `slurm.*` of the command line that chose the site. largest:
+    maximum of points in an array. report: called with the job, its size and its number of points.
 
-    Raises SlurmError; what was submitted before stays submitted."""
+    Raises SlurmError; arrays submitted before stay submitted."""
     folder = folder.absolute()
     try:
         for name in (LOGS, JOBS, RUNS):
@@ -112,8 +112,8 @@ def _job_name(token: str) -> str:
 class PointState:
     """The state of one point.
 
-    name: of STATES. task: its latest array task, like 12_3. reason: in SLURM's words or the record's, maybe empty.
-    epoch, accuracy: at the end of the run, or at its last mark."""
+    name: one of STATES. task: its latest array task, like 12_3. reason: reason from SLURM or the record, maybe empty.
+    epoch, accuracy: values at the end of the run, or at its last mark."""
 
     point: Point
     name: str
@@ -152,15 +152,15 @@ def states(sweep: Sweep) -> tuple[list[PointState], str | None]:
 
 
 def finished(sweep: Sweep) -> list[Point]:
-    """Return the points that their records call completed or diverged. Asks SLURM nothing."""
+    """Return the points with status completed or diverged in their records. Does not query SLURM."""
     return [point for point in sweep.points.values() if read_status(sweep.folder / point.folder) in FINISHED]
 
 
 def state(summary: Mapping[str, Any], job: str, reason: str, cancelled: bool) -> tuple[str, str]:
     """Decide the state of a point that was submitted, and the reason to show for it.
 
-    summary: of the record, empty without one. job: SLURM's name for the state of its task, empty if unknown; reason:
-    SLURM's for that. cancelled: by the user, since it was submitted."""
+    summary: summary of the record, empty without one. job: SLURM's name for the state of its task, empty if unknown.
+    reason: SLURM's reason. cancelled: True if the user has cancelled it since its submission."""
     status = summary.get("status")
     if status in FINISHED:
         return str(status), ""
@@ -195,19 +195,19 @@ def _of_task(queued: Mapping[str, tuple[str, str]], task: str) -> tuple[str, str
 def _submit_array(path: Path, indices: int, at_once: int | None, folder: Path, output: Path) -> str:
     """Submit an array with tasks 0 to indices - 1; returns the number of the job.
 
-    folder: where it runs. output: what it prints, with SLURM's %A and %a. Raises SlurmError."""
+    folder: working folder. output: file for its output, with SLURM's %A and %a. Raises SlurmError."""
     array = f"--array=0-{indices - 1}" + (f"%{at_once}" if at_once else "")
     # as arguments, because lines of #SBATCH cannot hold every name of a folder
     places = [f"--chdir={folder}", f"--output={output}"]
     printed = _call("sbatch", "--parsable", array, *places, str(path)).strip()
-    job = printed.partition(";")[0]  # the cluster follows, where there are several
+    job = printed.partition(";")[0]  # the cluster's name follows, if there are several
     if not job.isdecimal():
         raise SlurmError(f"sbatch must print the number of the job, got {printed!r}")
     return job
 
 
 def largest_array() -> int:
-    """Return how many tasks an array may have. Raises SlurmError where nothing can be submitted."""
+    """Return the maximum of tasks in an array. Raises SlurmError if nothing can be submitted."""
     if shutil.which("sbatch") is None:
         raise SlurmError(MISSING.format("sbatch"))
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"), re.MULTILINE)
@@ -230,13 +230,13 @@ def _queue(jobs: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def _find_job(name: str) -> str | None:
-    """Return the number of the job of this name; None if there is none."""
+    """Return the number of the job of this name, or None."""
     printed = _call("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F").split()
     return printed[0] if printed else None
 
 
 def _accounting(jobs: Sequence[str]) -> dict[str, str]:
-    """Return how the array tasks of these jobs ended, from SLURM's data base. Raises SlurmError if there is none."""
+    """Return the final states of these jobs' array tasks, from SLURM's data base. Raises SlurmError without it."""
     chosen = ["--noheader", "--allocations", "--parsable2", f"--jobs={','.join(jobs)}", "--format=JobID,State"]
     rows = (line.split("|", 1) for line in _call("sacct", *chosen).splitlines() if "|" in line)
     return {task: state.split()[0] for task, state in rows if state}  # CANCELLED by 1000
@@ -249,7 +249,7 @@ def cancel(tasks: Sequence[str]) -> None:
 
 
 def _call(*command: str) -> str:
-    """Return what a command prints. Raises SlurmError."""
+    """Return the output of a command. Raises SlurmError."""
     try:
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=WAIT_S)
     except FileNotFoundError as error:

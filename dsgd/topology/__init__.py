@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-MOST_DENSE = 1024  # nodes of which summaries have eigenvalues of a dense matrix: half a second
-MOST_WEIGHTS = 2**24  # of one mixing matrix that are not 0, each a float in a mapping
+MOST_DENSE = 1024  # largest number of nodes whose dense matrix gets eigenvalues in a summary: half a second
+MOST_WEIGHTS = 2**24  # nonzero weights of one mixing matrix, each a float in a mapping
 
 
 Row = Mapping[int, float]
@@ -35,7 +35,7 @@ class Topology:
     """A cycle of mixing matrices over `nodes` nodes; step t uses `rows[t % len(rows)]`. All choices of conf/topology
     are doubly stochastic. For algo=sgp columns must sum to 1, rows need not.
 
-    rows: rows[k][i] = {j: weight with which i takes in x_j}, ascending j, i itself included."""
+    rows: rows[k][i] = {j: W_ij, the weight of x_j in the average of i}, ascending j, i included."""
 
     name: str
     nodes: int
@@ -67,8 +67,8 @@ class Topology:
 
     @cached_property
     def sides(self) -> tuple[bool, ...] | None:
-        """On which of two sides each node is, False for that of node 0, if every edge leads from one side to the other;
-        None where the graph is not bipartite."""
+        """Return the side of each node in a bipartite graph, False for node 0's side. Every edge joins the two sides.
+        None if the graph is not bipartite."""
         side, reached = {0: False}, [0]
         while reached:
             i = reached.pop()
@@ -88,26 +88,26 @@ class Topology:
         return dense
 
     def check_doubly_stochastic(self, algo: str) -> None:
-        """Raise ValueError if in some step a node takes in more or less than 1 in all, which this algorithm needs."""
+        """Raise ValueError if the weights into a node do not sum to 1 in some step, which this algorithm needs."""
         if (node := self._unbalanced) is not None:
             rule = f"algo={algo} needs a topology with rows and columns that sum to 1"
             raise ValueError(f"{rule}, got {self.name}, where node {node} takes in more than others")
 
     @cached_property
     def _unbalanced(self) -> int | None:
-        """The node that takes in most, where they do not all take in 1."""
+        """Return the node with the largest sum of incoming weights; None if all sums are 1."""
         taken = [(sum(row.values()), i) for rows in self.rows for i, row in enumerate(rows)]
         return None if all(abs(total - 1) < 1e-9 for total, _ in taken) else max(taken)[1]
 
     @cached_property
     def is_symmetric(self) -> bool:
-        """Tell whether W is symmetric, and the same at every step."""
+        """Return whether W is symmetric, and the same at every step."""
         rows = self.rows[0]
         return len(self.rows) == 1 and all(rows[j].get(i) == w for i, row in enumerate(rows) for j, w in row.items())
 
     @cached_property
     def is_tree(self) -> bool:
-        """Tell whether the graph is undirected, the same at every step, connected, and without a circle."""
+        """Return whether the graph is undirected, the same at every step, connected, and without a cycle."""
         if not self.is_symmetric or sum(map(len, self._neighbours)) != 2 * (self.nodes - 1):
             return False
         reached, frontier = {0}, [0]
@@ -128,13 +128,13 @@ class Topology:
 
     @cached_property
     def spectral_gap(self) -> float:
-        """1 - the factor by which a step shrinks the nodes' distance from their mean, at worst; from 0 to 1.
+        """1 - the worst factor of the nodes' distance from their mean in a step; from 0 to 1.
 
         The factor is s ** (1 / len(rows)), where s is the largest singular value of the product of one cycle of
-        (W - 11'/p). For one symmetric W that is its second largest |eigenvalue|, the usual definition; eigenvalues of
-        other W need not bound a step, and the steps of a time-varying graph contract only together. Where W is not
-        doubly stochastic s is the second largest |eigenvalue|, by which push-sum contracts in the long run. Computed
-        when first asked for: O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for others."""
+        (W - 11'/p). For one symmetric W, s is its second largest |eigenvalue|, the usual definition. Eigenvalues of
+        other W need not bound a step, and the steps of a time-varying graph contract only together. If W is not doubly
+        stochastic, s is the second largest |eigenvalue|, the asymptotic contraction of push-sum. Computed on first use:
+        O(p log p) for circulant graphs (ring, complete, both exponentials), O(p^3) for others."""
         factor = self._contraction_of_a_cycle()
         if factor < self.nodes * np.finfo(float).eps:
             return 1.0  # an exact average but for rounding, which the root would blow up: (1e-16) ** (1 / 10) = 0.025
@@ -142,7 +142,7 @@ class Topology:
 
     @property
     def summarised_gap(self) -> float | None:
-        """Return the spectral gap as summaries have it: None where it would take longer than many a run."""
+        """Return the spectral gap for summaries: None if it would take longer than many runs."""
         quick = self.nodes <= MOST_DENSE or all(map(_is_circulant, self.rows))
         return self.spectral_gap if quick else None
 
@@ -197,7 +197,7 @@ def circulant(nodes: int, offsets: Iterable[int]) -> tuple[Row, ...]:
 def symmetric(neighbours: Sequence[Collection[int]]) -> tuple[Row, ...]:
     """Return symmetric, doubly stochastic rows for an undirected graph without self loops: Metropolis weights.
 
-    neighbours: of every node."""
+    neighbours: the neighbours of every node."""
     rows = []
     for i, of_i in enumerate(neighbours):
         divisor = {j: 1 + max(len(of_i), len(neighbours[j])) for j in of_i}
@@ -224,7 +224,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Complete:
-    """Everybody takes the mean of everybody: W = 11'/p, degree p - 1, gap 1."""
+    """All nodes take the mean of all nodes: W = 11'/p, degree p - 1, gap 1."""
 
     def build(self, nodes: int, seed: int) -> Topology:
         row = dict.fromkeys(range(nodes), 1 / nodes)
@@ -270,7 +270,7 @@ class Hypercube:
 
         if nodes & (nodes - 1):
             raise ValueError(f"topology=hypercube needs nodes to be a power of two, got nodes={nodes}")
-        # networkx gives the cube of dimension 0 no node at all
+        # networkx's cube of dimension 0 has no node
         graph = nx.hypercube_graph(nodes.bit_length() - 1) if nodes > 1 else nx.empty_graph(1)
         return Topology("hypercube", nodes, (of_graph(nx.convert_node_labels_to_integers(graph, ordering="sorted")),))
 
@@ -339,5 +339,5 @@ class TopologyConfig(Protocol):
     def build(self, nodes: int, seed: int) -> Topology:
         """Return the topology over `nodes` >= 1 nodes. seed: the run's, for random graphs.
 
-        Raises ValueError, one line, where the choice and the number of nodes do not fit."""
+        Raises ValueError, one line, if the choice and the number of nodes do not fit."""
         ...

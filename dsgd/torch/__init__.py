@@ -37,9 +37,9 @@ __all__ = ["AlgorithmOptimizer", "CommunicationFailed", "DistributedModel", "dis
 
 
 class AlgorithmOptimizer(torch.optim.Optimizer):
-    """Make the step of a distributed model where an optimiser's step is expected.
+    """Make the step of a distributed model for code that expects an optimiser.
 
-    Parameter groups and state are those of the local optimiser, so that schedulers change its rate. `state_dict` is
+    Parameter groups and state are the local optimiser's, so that schedulers change its rate. `state_dict` is
     the local optimiser's alone: `model.state_dict()` of every rank has the rest."""
 
     def __init__(self, model: DistributedModel) -> None:
@@ -48,7 +48,7 @@ class AlgorithmOptimizer(torch.optim.Optimizer):
         self.state = model.optimizer.state
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Call the closure, which computes gradients, then make the step. Returns what the closure does."""
+        """Call the closure, which computes gradients, then make the step. Returns the closure's result."""
         result = None if closure is None else torch.enable_grad()(closure)()
         self.model.step()
         return result

@@ -44,12 +44,13 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank has of a sharded tensor, sharing its memory; another tensor itself."""
+    """Return this rank's part of a sharded tensor, sharing its memory; any other tensor unchanged."""
     return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the whole parameters that `fully_shard` keeps after a forward pass: they are copies of what may change."""
+    """Free the whole parameters that `fully_shard` keeps after a forward pass: they are copies, which would become
+    stale."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -58,7 +59,7 @@ def reshard(model: nn.Module) -> None:
 def group_of(
     mesh: DeviceMesh, algo: object, options: Mapping[str, Any]
 ) -> tuple[dist.ProcessGroup | None, dict[str, Any]]:
-    """Return the process group of a mesh, and the options with what the mesh says.
+    """Return the process group of a mesh, and the options with the mesh's groups.
 
     A mesh of one dimension is a group. One of two dimensions is for localsgd: its rows are the groups. Raises
     ValueError."""
@@ -78,17 +79,19 @@ def group_of(
 class FlatModule:
     """Copy the trained parameters of a module to and from x [d], their gradients to and from g [d].
 
-    parameters, names: of those that were trained when `take` was called. A sharded one stands for its part on this
-    rank. layout: their shapes, axes in their order in memory. gradients: views of g, with the parameters' strides.
-    is_seen: an algorithm has x."""
+    parameters, names: parameters that were trained when `take` was called, and their names. A sharded parameter means
+    its part on this rank. layout: their shapes, axes in their order in memory. gradients: views of g, with the
+    parameters' strides. is_seen: True once an algorithm has x."""
 
     def __init__(self, module: nn.Module, trusts_versions: bool = False) -> None:
-        """trusts_versions: torch notices all that changes x. It does not notice NumPy, nor what is done to x.data."""
+        """trusts_versions: rely on torch's version counter to detect changes of x. It misses changes by NumPy and of
+        x.data."""
         self.module, self.trusts_versions = module, trusts_versions
         self.take()
 
     def take(self) -> None:
-        """Make vectors for the parameters that are trained now. Raises ValueError for those that have no vector."""
+        """Make vectors for the parameters that are trained now. Raises ValueError for parameters that do not fit into
+        vectors."""
         named = trained(self.module)
         kinds = {(parameter.dtype, parameter.device): name for name, parameter in named.items()}
         if len({device for _, device in kinds}) != 1 or any(dtype.is_complex for dtype, _ in kinds):
@@ -129,7 +132,8 @@ class FlatModule:
         return [piece.as_strided(shape, strides) for piece, shape, strides in forms]
 
     def bucket_of(self, indices: Sequence[int]) -> Tensor:
-        """Return the part of g that has the gradients of some parameters, neighbours among those of their dtype."""
+        """Return the part of g with the gradients of some parameters, which are adjacent among the parameters of their
+        dtype."""
         dtype, first = self.dtypes[indices[0]], indices[0]
         begin = sum(size for size, each in zip(self.sizes[:first], self.dtypes[:first], strict=True) if each == dtype)
         return self._buckets[dtype][begin : begin + sum(self.sizes[index] for index in indices)]
@@ -138,7 +142,7 @@ class FlatModule:
 
     @property
     def x(self) -> Tensor:
-        """Return the parameters as a vector: within `lent` what follows them from now on, else a copy."""
+        """Return the parameters as a vector: within `lent` the vector that the algorithm may change, else a copy."""
         if not self._is_lent:
             return self.copied()
         if not self.is_seen:
@@ -150,7 +154,7 @@ class FlatModule:
 
     @property
     def left(self) -> Tensor | None:
-        """Return x as the algorithm has left it, where the parameters are no longer, or not precisely, the same."""
+        """Return the algorithm's last x, if the parameters are no longer, or not exactly, the same."""
         return self._x.clone() if self.is_seen and not torch.equal(self._x, self.copied()) else None
 
     def _check_memory(self) -> None:
@@ -208,7 +212,7 @@ class FlatModule:
     # Gradients
 
     def gather(self, index: int, scale: float = 1.0) -> None:
-        """Copy a parameter's gradient into g, times a number; zeros where it has none."""
+        """Copy a parameter's gradient into g, times a number; zeros without a gradient."""
         gradient, view = self.parameters[index].grad, self.gradients[index]
         if gradient is None:
             view.zero_()
@@ -219,7 +223,7 @@ class FlatModule:
             torch.mul(part.to_dense() if part.is_sparse else part, scale, out=view)
 
     def show(self, index: int) -> None:
-        """Make what g has the gradient of a parameter."""
+        """Make the view of g the gradient of a parameter."""
         parameter, view = self.parameters[index], self.gradients[index]
         if not is_sharded(parameter):
             parameter.grad = view
@@ -229,7 +233,7 @@ class FlatModule:
         local_part(parameter.grad).copy_(view)
 
     def collected(self) -> Tensor:
-        """Return g, with the parameters' gradients as they are now."""
+        """Return g, with the present gradients of the parameters."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self.gradients, strict=True)):
             if parameter.grad is not view:
                 self.gather(index)
@@ -251,7 +255,7 @@ class FlatModule:
     # What may change
 
     def changes(self) -> tuple[list[str], list[str]]:
-        """Return the names of trained parameters that are new here, and of those here that are trained no longer.
+        """Return the names of newly trained parameters, and of parameters no longer trained.
 
         Raises ValueError for one that has moved."""
         if self.is_sharded:
@@ -278,13 +282,13 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def dense_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the strides of a copy: those of the tensor, if its numbers lie side by side, else the contiguous ones."""
+    """Return the strides of a copy: the tensor's, if its numbers are dense in memory, else contiguous strides."""
     like = torch.empty_like(tensor, device="meta")
     return like.stride() if like.stride() == tensor.stride() else like.contiguous().stride()
 
 
 def has_own_numbers(tensor: Tensor) -> bool:
-    """Tell whether no two indices of a tensor mean the same number in memory."""
+    """Return whether no two indices of a tensor mean the same number in memory."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride < reach:
@@ -303,7 +307,7 @@ def as_vector(tensor: Tensor) -> Tensor:
 
 
 def _reach(tensor: Tensor) -> int:
-    """Return over how many bytes the numbers of a tensor spread."""
+    """Return the number of bytes from the first to the last number of a tensor in memory."""
     spread = sum(stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
     return (spread + 1) * tensor.element_size()
 

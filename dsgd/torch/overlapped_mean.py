@@ -1,4 +1,4 @@
-"""The mean of gradients over all ranks, computed while the backward pass goes on."""
+"""The mean of gradients over all ranks, computed during the backward pass."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ AGAIN = (
 class OverlappedMean:
     """Average the gradients of a module over all ranks in buckets, each as soon as a backward pass has completed it.
 
-    A rank makes each mean once for each step: `finish` makes what no backward pass has made. wanted: tells during a
-    backward pass whether it is to be averaged. step: tells which one is to come. done: the gradients are means. late:
-    the ranks that have made these only at the step, without a backward pass."""
+    A rank makes each mean once for each step: `finish` makes what no backward pass has made. wanted: returns, during a
+    backward pass, whether to average its gradients. step: returns the number of the next step. done: True if the
+    gradients are means. late: ranks that averaged only at the step, without a backward pass."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class OverlappedMean:
         self._buckets = _buckets(flat, (min(FIRST_BUCKET_BYTES, self._bucket_bytes), self._bucket_bytes))
         self._parts = [flat.bucket_of(bucket) for bucket in self._buckets]
         self._number = {index: number for number, bucket in enumerate(self._buckets) for index in bucket}
-        self._pass: int | None = None  # the number that autograd has given to the backward pass under way
+        self._pass: int | None = None  # autograd's number of the present backward pass
         self._sees_outputs = self._is_entered = False
         self._begin()
         for index, parameter in enumerate(flat.parameters):
@@ -60,7 +60,7 @@ class OverlappedMean:
         return f"the average of gradients at step {self._step()}"
 
     def watch(self, outputs: Any) -> None:
-        """See the backward pass that comes to the outputs of the module: the outer one, where it has passes within."""
+        """Watch for the backward pass that reaches the module's outputs: the outer pass, if passes are nested."""
         for output in tree_leaves(outputs):
             if isinstance(output, Tensor) and output.grad_fn is not None:
                 output.register_hook(self._reached)
@@ -80,7 +80,8 @@ class OverlappedMean:
             self.finish()
 
     def agree(self) -> None:
-        """Give late ranks the gradients of the first that is not: its loop may have changed the mean, to clip it."""
+        """Give late ranks the gradients of the first rank that is not late: its loop may have changed the mean, to clip
+        it."""
         channel = self._channel
         if self.late and len(self.late) < channel.nodes:
             first = next(rank for rank in range(channel.nodes) if rank not in self.late)
@@ -130,7 +131,7 @@ class OverlappedMean:
 
     @torch.no_grad()
     def finish(self, is_late: bool = False) -> None:
-        """Average what is left, and wait for everything. is_late: no backward pass has been averaged.
+        """Average the remaining gradients, and wait for all sums. is_late: no backward pass has been averaged.
 
         Raises RuntimeError, on every rank, if the ranks are at different steps: one has averaged twice in a step."""
         count = len(self._flat.parameters)
@@ -150,7 +151,7 @@ class OverlappedMean:
             rule = "every rank must average one backward pass for each step() (the others in model.no_sync())"
             raise RuntimeError(f"{rule}, got ranks at the steps {', '.join(map(str, steps))}")
         for index in range(count):
-            if sums[index]:  # so many ranks have a gradient
+            if sums[index]:  # the number of ranks with a gradient
                 self._flat.show(index)
         self._begin()
         self.done, self.late = True, [rank for rank, number in enumerate(sums[count:]) if number % 2]
@@ -161,10 +162,10 @@ def _is_hook(hook: Callable[..., Any]) -> bool:
 
 
 def _buckets(flat: FlatModule, limits: Sequence[int]) -> list[list[int]]:
-    """Divide parameters into buckets of one dtype, those of the last parameters first, as their gradients come.
+    """Divide parameters into buckets of one dtype, the last parameters first, in the order of their gradients.
 
-    limits: bytes at which a bucket is complete, of the first parameters' and of all others. The same buckets as
-    DistributedDataParallel's with find_unused_parameters, so that the sums have the same bits."""
+    limits: bytes at which a bucket is complete, for the first bucket and for all others. The buckets equal
+    DistributedDataParallel's with find_unused_parameters, so the sums have the same bits."""
     buckets, latest = list[list[int]](), dict[torch.dtype, list[int]]()
     filled, full = (
         dict.fromkeys(flat.dtypes, 0),

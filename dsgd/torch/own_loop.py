@@ -34,9 +34,9 @@ from dsgd.torch.unsupported import (
 )
 from dsgd.worker import Algorithm, Engine, MeanGradient, Worker
 
-BUCKET_BYTES = 25 << 20  # of gradients that are averaged at a time, as in DistributedDataParallel
+BUCKET_BYTES = 25 << 20  # size of a bucket of gradients, as in DistributedDataParallel
 OURS = "dsgd.algorithms."  # which change x by torch's operations alone
-AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # buffers: the others are those of rank 0
+AVERAGED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # averaged buffers; others: rank 0's
 
 
 def distribute(
@@ -52,11 +52,12 @@ def distribute(
 ) -> DistributedModel:
     """Return the model with a `step()` that trains it by an algorithm of dsgd. Every rank of the group calls this.
 
-    optimizer: the local one, any of torch's, still without state. algo, options: a file of conf/algo and its keys, or
-    an algorithm. topology: a file of conf/topology, or its keys with `name`, for algorithms that have a graph; None:
-    ring, for relay chain. steps: how many calls of `step()` there will be; None: not known, and the last round of the
-    algorithm may stay open. seed: of the algorithm's random numbers. group: None: all ranks; a mesh of two dimensions
-    has the groups of localsgd as its rows. Of a model that `fully_shard` has sharded, the ranks with the same shards.
+    optimizer: the local optimizer, any of torch's, still without state. algo, options: a file of conf/algo and its
+    keys, or an algorithm. topology: a file of conf/topology, or its keys with `name`, for algorithms that have a graph;
+    None: ring, for relay chain. steps: number of calls of `step()`; None: not known, and the last round of the
+    algorithm may stay open. seed: seed of the algorithm's random numbers. group: the ranks, None: all; the rows of a
+    mesh of two dimensions are the groups of localsgd. For a model that `fully_shard` has sharded, pass the ranks with
+    the same shards.
 
     All ranks begin with the parameters and buffers of rank 0. Raises ValueError, on every rank, for options, a model or
     an optimiser that cannot be distributed, and for a model that differs between the ranks."""
@@ -85,7 +86,8 @@ def distribute(
 class DistributedModel(nn.Module):
     """A module whose parameters an algorithm of dsgd trains; it is called as the module is. Made by `distribute`.
 
-    module: the user's. worker: as the algorithm sees it, with the number of steps and x, in a loop a copy."""
+    module: the user's module. worker: the algorithm's `Worker`, with the number of steps and a copy of the parameters
+    as x."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class DistributedModel(nn.Module):
 
     @torch.no_grad()
     def _take_first(self, tensor: Tensor) -> None:
-        """Overwrite a tensor with rank 0's, whatever its numbers and strides are."""
+        """Overwrite a tensor of any dtype and strides with rank 0's."""
         numbers = tensor.resolve_conj().contiguous().flatten().view(torch.uint8)
         if numbers.numel():
             self._channel.from_rank(0, numbers, "the broadcast of the initial model")
@@ -135,17 +137,17 @@ class DistributedModel(nn.Module):
         if not self._flat.is_sharded:
             self._follow()
         if self.training and not self._lockstep.is_begun:
-            self._begin()  # which may change x, as it must not during the backward pass
+            self._begin()  # it may change x, which must not happen during the backward pass
         outputs = self.module(*arguments, **named)
         self._mean.watch(outputs)
         return outputs
 
     def _follow(self) -> None:
-        """Train what is to be trained now. Raises ValueError where it may not change."""
+        """Follow changes of the set of trained parameters. Raises ValueError if it may not change."""
         new, gone = self._flat.changes()
         check_parameters(self.module, self.optimizer)
         if not new and not (gone and self._flat.is_seen):
-            return  # a parameter that is frozen under `sync` gets no gradient and rests
+            return  # a parameter that is frozen under `sync` gets no gradient and stays unchanged
         if self._flat.is_seen:
             algo = type(self._lockstep.algo).__name__
             rule = f"what is trained must stay the same with {algo}, after its first step"
@@ -163,12 +165,12 @@ class DistributedModel(nn.Module):
                 self._take_first(local_part(parameter).detach())
 
     def _takes_part(self) -> bool:
-        """Tell, during a backward pass, whether its gradients are averaged."""
+        """Return, during a backward pass, whether its gradients are averaged."""
         return self._averages and self._asks_for_mean and not self._flat.is_sharded
 
     @property
     def _asks_for_mean(self) -> bool:
-        """Tell whether the algorithm waits for a mean gradient."""
+        """Return whether the algorithm waits for a mean gradient."""
         if not self._lockstep.is_begun:
             self._begin()
         return isinstance(self._lockstep.asked, MeanGradient)
@@ -181,8 +183,8 @@ class DistributedModel(nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Accumulate gradients: for all backward passes of a step but the last. Needed where gradients are averaged
-        during the backward pass (sync, localsgd before its switch), allowed everywhere."""
+        """Accumulate gradients: use it for all backward passes of a step except the last. Needed if gradients are
+        averaged during the backward pass (sync, localsgd before its switch), allowed for all algorithms."""
         self._averages = False
         try:
             yield
@@ -191,11 +193,11 @@ class DistributedModel(nn.Module):
 
     @torch.no_grad()
     def step(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Give the gradients to the algorithm: it makes a step by the optimiser, sends what it has to send, and waits
-        for what it needs before the next gradient. The gradients are zero afterwards.
+        """Give the gradients to the algorithm, which makes a step by the optimiser, communicates, and waits for the
+        messages that its next gradient needs. The gradients are zero afterwards.
 
-        scaler: of a loss that was scaled. The gradients are unscaled, unless `scaler.unscale_` was called already; a
-        step whose gradients are not finite is left out, on all ranks where the algorithm keeps them equal."""
+        scaler: scaler of the loss. The gradients are unscaled, unless `scaler.unscale_` was called already. A step with
+        gradients that are not finite is skipped, on all ranks if the algorithm keeps them equal."""
         self._refuse_output("step()")
         if scaler is not None and self._flat.is_sharded:
             raise RuntimeError("step() must be without a scaler where parameters are sharded: use bf16")
@@ -234,8 +236,8 @@ class DistributedModel(nn.Module):
         """Let the module be the algorithm's output model inside of the block, to be evaluated or saved. Every rank
         enters it after the same step.
 
-        Buffers of real numbers, such as the statistics of batch norm, are the mean of the ranks' there, others those of
-        rank 0. Outside of it every rank has its own."""
+        In the block, buffers of real numbers, such as statistics of batch norm, are the mean over the ranks; other
+        buffers are rank 0's. Outside of it every rank has its own."""
         self._refuse_output("output()")
         self._follow()
         registered = [
@@ -273,8 +275,8 @@ class DistributedModel(nn.Module):
         return numbers
 
     def state_dict(self, *arguments: Any, **named: Any) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return all that decides how this rank goes on: its module, optimiser and algorithm. Every rank stores its
-        own. Raises ValueError within a cycle of the algorithm; the module alone is `model.module.state_dict()`."""
+        """Return the state from which this rank resumes: module, optimiser and algorithm. Every rank stores its own.
+        Raises ValueError within a cycle of the algorithm; the module alone is `model.module.state_dict()`."""
         self._refuse_output("state_dict()")
         return {
             "module": self.module.state_dict(*arguments, **named),
@@ -283,7 +285,7 @@ class DistributedModel(nn.Module):
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *arguments: Any, **named: Any) -> None:  # pyright: ignore
-        """Go on from what `state_dict` has returned on this rank: every rank calls it, before any step."""
+        """Resume from a `state_dict` of this rank. Every rank calls it, before any step."""
         if self.worker.steps:
             rule = "load_state_dict must be called before the first step()"
             raise RuntimeError(f"{rule}, got a model after {self.worker.steps} steps: distribute it again")
@@ -293,8 +295,8 @@ class DistributedModel(nn.Module):
             if (x := state["algorithm"].get("x")) is not None:
                 self._flat.x.copy_(x)  # as the algorithm has seen it last
             self._lockstep.restore(state["algorithm"], self._flat.device)
-            self._flat.read()  # what is trained, and entering the algorithm may have changed
-        self.optimizer.load_state_dict(state["optimizer"])  # after the algorithm may have let it begin anew
+            self._flat.read()  # the trained parameters, which restarting the algorithm may have changed
+        self.optimizer.load_state_dict(state["optimizer"])  # last, because the algorithm may have reset it
 
 
 class ModuleWorker(Worker):
@@ -312,7 +314,7 @@ class ModuleWorker(Worker):
 
     @x.setter
     def x(self, value: Tensor) -> None:
-        """Do nothing: x is the module's."""
+        """Do nothing: x is a copy of the module's parameters."""
 
     async def mean_gradient(self) -> Tensor:
         return await MeanGradient(AT_X)
@@ -321,7 +323,7 @@ class ModuleWorker(Worker):
 class TorchSteps:
     """Make the local steps of a rank by an optimiser of torch. Implements `dsgd.engines.torch.lockstep.LocalSteps`.
 
-    is_stepping: the optimiser makes a step of the algorithm. overflows: this step is left out."""
+    is_stepping: the optimiser makes a step of the algorithm. overflows: this step is skipped."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, flat: FlatModule, channel: GroupChannel, steps: int | None
@@ -331,8 +333,8 @@ class TorchSteps:
         self._state_at_first = {parameter: deepcopy(state) for parameter, state in optimizer.state.items()}
 
     def unscale(self, scaler: torch.amp.GradScaler | None, together: bool) -> None:
-        """Unscale the gradients of the step to come. One that is not finite leaves out the step: in all ranks together,
-        or in this one."""
+        """Unscale the gradients of the next step. If one is not finite, the step is skipped: in all ranks together, or
+        in this one."""
         self.overflows = False
         if scaler is None or not scaler.is_enabled():
             return
@@ -370,7 +372,8 @@ class TorchSteps:
         self.flat.read()
 
     def remembered(self) -> Sequence[Tensor]:
-        """Return the vectors of each parameter. Raises ValueError, on every rank, if ranks differ in who has some."""
+        """Return the vectors of each parameter. Raises ValueError, on every rank, if ranks differ in the parameters
+        with vectors."""
         states = [(parameter.numel(), self.optimizer.state.get(parameter, {})) for parameter in self.flat.parameters]
         vectors = [
             [(key, value) for key, value in sorted(state.items()) if isinstance(value, Tensor) and _is_of(value, size)]
@@ -388,5 +391,5 @@ class TorchSteps:
 
 
 def _is_of(value: Tensor, size: int) -> bool:
-    """Tell whether a tensor of the optimiser's state has a number for each of a parameter's."""
+    """Return whether a tensor of the optimiser's state has as many numbers as the parameter."""
     return value.dim() > 0 and value.numel() == size

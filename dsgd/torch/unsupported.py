@@ -1,4 +1,4 @@
-"""Refuse, in one line, what cannot be distributed, and the mistakes of who changes a loop of torch."""
+"""Refuse, in one line, models and options that cannot be distributed, and common mistakes in the changed loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from dsgd.worker import Algorithm
 
 
 def check_algorithm_options(options: Mapping[str, Any]) -> None:
-    """Raise ValueError for arguments of `distribute` among the options, and for what process groups cannot serve."""
+    """Raise ValueError for arguments of `distribute` among the options, and for options that process groups do not
+    support."""
     for name in ("topology", "steps", "seed"):
         if name in options:
             raise ValueError(f"{name} must be an argument of distribute ({name}={options[name]!r}), got it in options")
@@ -53,7 +54,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, algo: Al
 
 
 def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError unless the optimiser has all trained parameters of the model, and none of others."""
+    """Raise ValueError unless the optimiser has exactly the trained parameters of the model."""
     needed = {id(parameter) for parameter in trained(model).values()}
     given = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if (got := len(needed & given)) < len(needed):
@@ -64,7 +65,7 @@ def check_parameters(model: nn.Module, optimizer: torch.optim.Optimizer) -> None
 
 
 def check_ranks_alike(channel: GroupChannel, model: nn.Module, device: torch.device, arguments: object) -> None:
-    """Raise ValueError, on every rank, if ranks differ in their models or in what they ask for."""
+    """Raise ValueError, on every rank, if ranks differ in their models, algorithms or options."""
     parameters = dict(model.named_parameters())
     shapes = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in parameters.items()]
     shapes += [(name, tuple(x.shape), x.dtype) for name, x in model.named_buffers()]
@@ -84,7 +85,7 @@ def _order(tensor: Tensor) -> list[int]:
 
 
 def refuse_steps(optimizer: torch.optim.Optimizer, may_step: Callable[[], bool]) -> None:
-    """Let the optimiser raise RuntimeError where somebody else than the distributed model calls its step."""
+    """Make the optimiser raise RuntimeError if other code than the distributed model calls its step."""
 
     def before(*_: Any) -> None:
         if not may_step():
@@ -95,7 +96,7 @@ def refuse_steps(optimizer: torch.optim.Optimizer, may_step: Callable[[], bool])
 
 
 def refuse_update(scaler: torch.amp.GradScaler) -> None:
-    """Let a scaler raise RuntimeError where it is updated twice for one step."""
+    """Make a scaler raise RuntimeError if it is updated twice for one step."""
     if "update" in vars(scaler):
         return
     update = scaler.update

@@ -1,3 +1,3 @@
 """Find, decode and augment images on disk, by processes that work ahead."""
 
-SIDE = 224  # pixels: what models see is [3, SIDE, SIDE]
+SIDE = 224  # pixels: inputs of models are [3, SIDE, SIDE]

@@ -3,9 +3,9 @@
 Training: a crop of 8 to 100 % of the area, 3/4 to 4/3 as wide as high, resized and mirrored at random (Szegedy et al.
 2015, Going deeper with convolutions). Evaluation: the shorter side resized to 256, then the centre.
 
-At full size the pixels are those of torchvision's transforms on Pillow images, to 2 of 255 and 0.25 on average: the
-filter is the same, but its weights are rounded otherwise. Where the crop is at least twice as large as the output, the
-image is decoded at 1/2, 1/4 or 1/8: faster, and within 4 of 255 on average on photographs.
+At full size the pixels equal torchvision's transforms on Pillow images to 2 of 255, and 0.25 on average: the filter is
+the same, but its weights are rounded differently. If the crop is at least twice as large as the output, the image is
+decoded at 1/2, 1/4 or 1/8: faster, and within 4 of 255 on average on photographs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from dsgd.data.images import SIDE
 from dsgd.data.images.decode import Box, Picture
 
-ELONGATED = 16  # of an image so many times as long as wide only the middle is seen: all of it could take any memory
+ELONGATED = 16  # above this ratio of sides, only the middle of an image is used: the whole could take any memory
 RESIZED = 256  # pixels: the shorter side before the centre is taken
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 TRIES = 10
@@ -61,7 +61,7 @@ def _copy_planes(pixels: np.ndarray, out: np.ndarray) -> None:
 
 
 def crop(height: int, width: int, draws: Sequence[float]) -> Box:
-    """Return a random part of an image; the centre where no try fits. draws: [DRAWS]."""
+    """Return a random part of an image; the centre if no attempt fits. draws: [DRAWS] random numbers."""
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for area, shape in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
         pixels = height * width * (AREA[0] + area * (AREA[1] - AREA[0]))
@@ -78,7 +78,7 @@ def crop(height: int, width: int, draws: Sequence[float]) -> Box:
 
 
 def reduction(height: int, width: int, least: int) -> int:
-    """Return the largest of 1, 2, 4, 8 by which both sides can be divided without becoming less than `least`."""
+    """Return the largest divisor of both sides, out of 1, 2, 4, 8, that leaves them at least `least`."""
     return max(factor for factor in (1, 2, 4, 8) if factor == 1 or min(height, width) >= factor * least)
 
 

@@ -1,11 +1,10 @@
 """Decode a part of an image file to pixels, upright and in RGB, at full size or at 1/2, 1/4, 1/8.
 
-simplejpeg is a third faster than Pillow; NVIDIA's nvImageCodec, on the CPU, decodes only the part that is wanted. At
-full size all three give the same pixels. Files that the faster ones do not take (CMYK, turned by their EXIF tag, other
-formats under the name .jpg, damaged) go to Pillow, so which files are broken does not depend on the decoder.
+simplejpeg is a third faster than Pillow; NVIDIA's nvImageCodec, on the CPU, decodes only the requested part. At
+full size all three give the same pixels. Pillow decodes files that the faster ones do not support: CMYK, turned by
+their EXIF tag, other formats under the name .jpg, damaged. So the set of broken files does not depend on the decoder.
 
-A file is not trusted: how many pixels it has is read from its header, and compared with `data.max_pixels`, before any
-memory is taken for them.
+A file is not trusted: the number of pixels in its header is compared with `data.max_pixels` before memory is allocated.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from PIL.TiffImagePlugin import TiffImageFile
 from dsgd.host.files import regular_file
 
 DECODERS = ("auto", "nvimgcodec", "simplejpeg", "pillow")
-NARROW = 8  # columns: of fewer, libjpeg interpolates the colours otherwise when it decodes nothing else
+NARROW = 8  # columns: a narrower part decoded alone has other interpolated colours in libjpeg
 END = b"\xff\xd9"  # the last two bytes of a JPEG file
-# what Pillow may find in a file, whatever its name: others are rare, and one of them (EPS) would start a program
+# formats that Pillow may decode, for any name: others are rare, and one of them (EPS) would start a program
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP")
 MAX_PIXELS = 2**26  # of an image, unless configured otherwise
 FILE_BYTES = 2**29  # no image takes more: 4 bytes for each of as many pixels as may be configured
-TILE = (0x0142, 0x0143)  # the TIFF tags for width and height of what its decoder takes memory for at once
-ORIENTATION = 0x0112  # the EXIF tag, and what undoes each of its values
+TILE = (0x0142, 0x0143)  # TIFF tags for width and height of a tile, which the decoder allocates as a whole
+ORIENTATION = 0x0112  # the EXIF tag, and the operation that undoes each of its values
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -107,8 +106,8 @@ def read_image(path: str, offset: int, length: int) -> bytes:
 
 
 def open_image(content: bytes, decoder: str, max_pixels: int = MAX_PIXELS) -> Picture:
-    """Read the header of an image. decoder: from `choose_decoder`. Raises BrokenImage, also for an image of more than
-    `max_pixels` pixels."""
+    """Read the header of an image. decoder: result of `choose_decoder`. Raises BrokenImage, also for an image of more
+    than `max_pixels` pixels."""
     if b"Exif\0\0" in content[:4096] and (picture := PillowPicture(content, max_pixels)).turned:
         return picture
     if decoder != "pillow" and content[:2] == b"\xff\xd8":
@@ -142,14 +141,14 @@ class JpegPicture:
         height, width = -(-self.height // factor), -(-self.width // factor)
         try:
             pixels = simplejpeg.decode_jpeg(self.content, "RGB", min_height=height, min_width=width)
-        except ValueError:  # it is strict about what Pillow lets pass
+        except ValueError:  # it rejects files that Pillow accepts
             return PillowPicture(self.content, self._max_pixels).pixels(factor, box)
         return _cut(pixels, self, box)
 
 
 class JpegPartPicture(JpegPicture):
-    """A JPEG file of which nvImageCodec decodes only the part that is wanted, at full size. It does not notice damage
-    elsewhere: not for files that have lost their end."""
+    """A JPEG file. nvImageCodec decodes only its requested part, at full size. It misses damage elsewhere, so it is not
+    for files without their end."""
 
     def pixels(self, factor: int, box: Box | None = None) -> np.ndarray:
         if factor == 1 and box is not None and box.width >= NARROW:
@@ -200,7 +199,7 @@ class PillowPicture:
 
 
 def _cut(pixels: np.ndarray, picture: Picture, box: Box | None) -> np.ndarray:
-    """Return the part of the pixels, of the whole image at any size, that lies in the box."""
+    """Cut the box out of the pixels of the whole image, which may be at a reduced size."""
     if box is None:
         return pixels
     rows, columns = len(pixels) / picture.height, pixels.shape[1] / picture.width  # 1 at full size
@@ -215,7 +214,7 @@ def _as_broken(error: Exception) -> BrokenImage:
 def _check_nvimgcodec() -> None:
     """Raise ImportError if nvImageCodec is missing or too old.
 
-    Does not import it: that may initialise CUDA, after which a process that is forked of this one could not use it."""
+    Does not import it: that may initialise CUDA, which forked processes could not use then."""
     if importlib.util.find_spec("nvidia.nvimgcodec") is None:
         raise ImportError("missing", name="nvidia.nvimgcodec")
     for cuda in ("cu12", "cu13", "cu11"):

@@ -1,9 +1,9 @@
 """Find the images of a data set: in a folder for each class, or in tar shards, which are also written here. Knows
 neither torch nor decoders.
 
-Shards have the names of webdataset: 000017.jpg beside 000017.cls, the label in digits. Their headers are read once,
-from then on every image is found by its offset: samples can come in any order, the same as from folders. The library
-webdataset reads shards from front to back, so it cannot serve that order.
+Shards have the names of webdataset: 000017.jpg and 000017.cls, the label in digits. Their headers are read once; then
+every image is read at its offset, so samples can be in any order, the same as from folders. The library webdataset
+reads shards from front to back, so it cannot serve that order.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _samples(path: str) -> Iterator[tuple[int, int, int]]:
 
 
 class Headers:
-    """A tar file as tarfile reads it: only its headers, however long they say that a name is."""
+    """A tar file for tarfile, which reads only its headers, with a limit on the length of names."""
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
@@ -115,7 +115,7 @@ def _members(path: str) -> Iterator[tuple[str, int, int, bytes]]:
 
 def _headers(file: FileIO, problem: str) -> Iterator[tarfile.TarInfo]:
     """Yield the header of each member. Raises ValueError, with `problem` before the reason."""
-    at = 0  # where the next header is
+    at = 0  # offset of the next header
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", Headers(file)), mode="r:") as archive:
             while (member := archive.next()) is not None:
@@ -123,14 +123,14 @@ def _headers(file: FileIO, problem: str) -> Iterator[tarfile.TarInfo]:
                 at = archive.offset
                 yield member
     except tarfile.ReadError:
-        pass  # what lies there says more than the error
+        pass  # the content there explains more than the error
     except OverflowError as error:
         raise ValueError(f"{problem}no tar header at {at}: a length beyond every file's") from error
     except RecursionError as error:  # each of the headers before a member has the next one read
         raise ValueError(f"{problem}no tar header at {at}: too many headers of one member") from error
     except ValueError as error:
         raise ValueError(f"{problem}no tar header at {at}: {error}") from error
-    end = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)  # zeros, unless headers go on that tarfile cannot read
+    end = os.pread(file.fileno(), tarfile.BLOCKSIZE, at)  # zeros, unless headers follow that tarfile cannot read
     if len(end) < tarfile.BLOCKSIZE:
         raise ValueError(f"{problem}cut off at {os.fstat(file.fileno()).st_size} bytes")
     if end.strip(b"\0"):
@@ -138,12 +138,12 @@ def _headers(file: FileIO, problem: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _shown(name: str) -> str:
-    """Return a name out of a file as it may stand in a line."""
+    """Return a name out of a file in a form that fits into one line."""
     return name if name.isprintable() and len(name) <= 100 else repr(name[:100])
 
 
 def write_shards(folder: Path, split: str, samples: Iterable[tuple[bytes, int]], bytes_per_shard: int = 10**9) -> int:
-    """Write (content of an image file, label) as folder/split-000000.tar and so on. Returns how many shards.
+    """Write (content of an image file, label) as folder/split-000000.tar and so on. Returns the number of shards.
 
     Raises FileExistsError rather than write over a shard."""
     count, left = 0, enumerate(samples)
@@ -169,7 +169,7 @@ class ImageSource(Protocol):
         ...
 
     def locate(self, sample: int) -> ImageLocation:
-        """Return where the bytes of a sample are."""
+        """Return the location of a sample's bytes."""
         ...
 
     def name(self, sample: int) -> str:
@@ -195,7 +195,7 @@ class Folder:
 
 @dataclass(frozen=True, eq=False)
 class ChosenImages:
-    """Some images of a split. indices: of them in it."""
+    """Some images of a split. indices: their indices in it."""
 
     source: ImageSource
     indices: np.ndarray
@@ -209,7 +209,7 @@ class ChosenImages:
 
 
 def choose_images(source: ImageSource, indices: np.ndarray) -> ImageSource:
-    """Return some images of a split. indices: of them in it."""
+    """Return some images of a split. indices: their indices in it."""
     return ChosenImages(source, indices, source.labels[indices])
 
 
@@ -252,8 +252,8 @@ def _of_shards(root: Path, shards: dict[str, list[str]]) -> Layout:
 
 
 def find_folders(folders: Mapping[str, Path], key: str, strict: bool) -> Layout:
-    """Find the images in two folders, for training and for test, with a folder for each class. folders: by the names of
-    the splits. key: of the configuration, for errors. As `find_images`."""
+    """Find the images in two folders, for training and for test, with a folder for each class. folders: {split:
+    folder}. key: configuration key, for errors. Otherwise as `find_images`."""
     classes = {split: find_classes(folder, key) for split, folder in folders.items()}
     _same_classes(*(set(names) for names in classes.values()), key=key, splits=tuple(folders))
     train, test = (find_files(folder, classes[split], key, strict) for split, folder in folders.items())

@@ -52,7 +52,7 @@ from dsgd.data.images.loader import decode_requests
 decode_requests(*{arguments!r})
 """
 
-# (source, broken sample, reason): the sample that stands in for it; raises DataLost
+# (source, broken sample, reason) to the substitute; raises DataLost
 Substitute = Callable[[ImageSource, int, str], int]
 
 
@@ -67,7 +67,7 @@ class PendingImages(PendingBatch):
         self.draws = None if key is None else (*key, len(samples))
 
     def labels(self) -> Tensor:
-        """Return the labels [b], of the substitutes where images are broken: ask when all pixels are there."""
+        """Return the labels [b], for broken images the substitutes' labels. Call it when all pixels have arrived."""
         return torch.from_numpy(self.source.labels[self.samples])
 
 
@@ -86,7 +86,7 @@ class DecodingPool(SlotPool[PendingImages]):
         batch_of: Callable[[int, int], PendingImages],
         more: int,
     ) -> None:
-        """batch_of, more: as for `SlotPool`."""
+        """batch_of, more: arguments of `SlotPool`."""
         self._decoder, self._max_pixels, self._substitute = decoder, max_pixels, substitute
         self._memory = os.memfd_create("dsgd images")
         try:
@@ -125,12 +125,12 @@ class DecodingPool(SlotPool[PendingImages]):
 
 
 def decode_requests(channel: int, memory: int, parent: int, decoder: str, max_pixels: int) -> None:
-    """Be a decoding process: take a request, write the pixels into shared memory, answer, until the parent is gone. It
-    keeps no state, so whichever process takes a request, the pixels are the same.
+    """Run a decoding process: take a request, write the pixels into shared memory, answer, until the parent is gone. It
+    keeps no state, so the pixels do not depend on the process.
 
     channel: a SOCK_SEQPACKET socket that all decoding processes of the parent share, so that an idle one takes each
     request. memory: the chunks of pixels, [slots, CHUNK, 3, 224, 224]. Both are file descriptors."""
-    warnings.filterwarnings("ignore", module="PIL")  # about metadata that nobody reads
+    warnings.filterwarnings("ignore", module="PIL")  # about unused metadata
     torch.set_num_threads(1)
     keep_freed_memory()
     slots = os.fstat(memory).st_size // CHUNK_BYTES
@@ -142,7 +142,7 @@ def decode_requests(channel: int, memory: int, parent: int, decoder: str, max_pi
 
 @lru_cache(4)
 def _draws(seed: int, rank: int, step: int, rows: int) -> np.ndarray:
-    """Return the random numbers of a batch, [rows, DRAWS]. Cached: a batch comes in several requests."""
+    """Return the random numbers of a batch, [rows, DRAWS]. Cached: a batch is read by several requests."""
     return stream("augmentation", seed, rank, step).random((rows, DRAWS))
 
 
@@ -167,19 +167,19 @@ def _answer(request: dict[str, Any], chunks: np.ndarray, decoder: str, max_pixel
 
 
 EVALUATION_BATCH = 128  # images: bounds the memory
-IN_A_ROW = 100  # so many broken images, one after the other, end the run: something else is wrong
+IN_A_ROW = 100  # number of consecutive broken images that ends the run: something else is wrong
 
 
 @dataclass(eq=False, repr=False)
 class Images(CrossEntropy):
     """Training and test images, split over the workers.
 
-    Decoding processes are started where and when a batch is first asked for; a forked process starts its own. They
-    decode ahead on the assumption that (rank, step) is followed by (rank, step + 1); any other order gives the same
-    batches, more slowly. One thread at a time.
+    The first request for a batch starts decoding processes; a forked process starts its own. They decode ahead on the
+    assumption that (rank, step) is followed by (rank, step + 1); any other order gives the same batches, more slowly.
+    One thread at a time.
 
     processes: number of decoding processes; None: the cores that this process may use, divided by `share`.
-    max_pixels: a file with more is broken. on_error: what a broken file does, `skip` or `fail`.
+    max_pixels: a file with more is broken. on_error: effect of a broken file, `skip` or `fail`.
     broken: number of broken files that this process has met.
     scale, shift: [3, 1, 1] fp64, inputs = pixels * scale + shift."""
 
@@ -208,7 +208,7 @@ class Images(CrossEntropy):
         return (self.layout.test if test else self.layout.train).labels
 
     def name(self, test: bool, sample: int) -> str:
-        """Return where a sample is, apart from the folder of the data: its file, offset and size."""
+        """Return the location of a sample in the data's folder: its file, offset and size."""
         path, offset, size = (self.layout.test if test else self.layout.train).locate(sample)
         return f"{os.path.basename(path)} {offset} {size}"
 
@@ -223,7 +223,7 @@ class Images(CrossEntropy):
     def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
         """Return the same batch in 8 bits, not normalised: a quarter of the bytes to copy to a device.
 
-        pinned: in page-locked memory, from which a GPU copies asynchronously."""
+        pinned: use page-locked memory, from which a GPU copies asynchronously."""
         batch = self._here().of_step(rank, step)
         out = torch.empty((len(batch.samples), *self.input_shape), dtype=torch.uint8, pin_memory=pinned)
         target = out.numpy()
@@ -247,7 +247,7 @@ class Images(CrossEntropy):
         self._pool = None
 
     def _here(self) -> DecodingPool:
-        """Return the pool of this process, not that of the process it was forked from."""
+        """Return the pool of this process, not the pool of its parent process."""
         if self._pool is not None and self._pool.owner != os.getpid():
             self.close()
         if self._pool is None:
@@ -266,14 +266,14 @@ class Images(CrossEntropy):
         return PendingImages(source, samples, key)
 
     def _known(self, source: ImageSource, sample: int) -> int:
-        """Return the sample, or what stands in for it if it is known to be broken."""
+        """Return the sample, or its substitute if it is known to be broken."""
         test = source is self.layout.test
         while (test, sample) in self._substitutes:
             sample = self._substitutes[test, sample]
         return sample
 
     def _substitute(self, source: ImageSource, sample: int, reason: str) -> int:
-        """Return the sample that stands in for a broken one: the next that is not known to be broken, in every batch.
+        """Return the substitute of a broken sample: the next sample not known to be broken, in every batch.
 
         Raises DataLost with on_error=fail, or if there are too many broken ones in a row."""
         name, test = source.name(sample), source is self.layout.test

@@ -1,8 +1,8 @@
-"""Admit connections that open with the run's token, and bound what all others can cost.
+"""Admit connections that open with the run's token, and bound the cost of all others.
 
 A connection is a stranger until it has sent its greeting, a fixed number of bytes with the token among them. At most
-MAX_STRANGERS are kept, for at most STRANGER_S each, of the time in which this process listens; the oldest is dropped
-first. They cost no thread, and one log line for each kind of offence.
+MAX_STRANGERS are kept, for at most STRANGER_S each of this process's listening time; the oldest is dropped first. They
+cost no thread, and one log line for each kind of offence.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 MAX_STRANGERS = 64
 STRANGER_S = 5.0
-ROUND_S = 0.5  # the most that counts between two calls of `process`: where it is more, this process was stopped
-PAUSE_S = 0.1  # in which nobody is accepted, where no file descriptor is left
+ROUND_S = 0.5  # maximum that counts between two calls of `process`: a longer time means that this process was stopped
+PAUSE_S = 0.1  # pause of accepting when no file descriptor is left
 ENDED = "a connection ended before its greeting was complete"
 
 
@@ -40,7 +40,7 @@ class OffenceLog:
 
 @dataclass(slots=True, eq=False)
 class Stranger:
-    """A connection whose greeting is not complete. deadline: in seconds of listening."""
+    """A connection with an incomplete greeting. deadline: seconds of listening."""
 
     host: str
     deadline: float
@@ -48,7 +48,7 @@ class Stranger:
 
 
 class Admission:
-    """Accept the connections of a listener and read their greetings, within somebody else's selector loop."""
+    """Accept the connections of a listener and read their greetings, within the selector loop of the caller."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Admission:
         greeting_bytes: int,
         report: Callable[[str, str], None],
     ) -> None:
-        """report: called with an offence and the host that it came from, every time."""
+        """report: called with each offence and its host."""
         self._listener = listener
         self._selector = selector
         self._greeting_bytes = greeting_bytes
@@ -71,7 +71,7 @@ class Admission:
         selector.register(listener, selectors.EVENT_READ)
 
     def wait_s(self) -> float | None:
-        """Return the seconds after which `process` has something to do, None: not before a socket is readable."""
+        """Return the seconds until `process` must be called again; None: only when a socket is readable."""
         if self._pause_ends is not None:
             return max(0.0, min(ROUND_S, self._pause_ends - time.monotonic()))
         oldest = next(iter(self._strangers.values()), None)
@@ -103,7 +103,7 @@ class Admission:
         return complete
 
     def _read(self, sock: socket.socket) -> None:
-        """Read what has come of a greeting. Who has sent all of it, or has gone, is no stranger any more."""
+        """Read the available part of a greeting. A connection with a complete greeting, or an ended one, is removed."""
         stranger = self._strangers[sock]
         try:
             received = sock.recv(self._greeting_bytes - len(stranger.greeting))
@@ -128,7 +128,7 @@ class Admission:
             self._report(f"a connection could not be accepted ({error.strerror})", "an unknown host")
             if self._strangers:
                 self._drop_oldest("a connection without a token gave its place to others")
-            else:  # no file descriptor is left, and those of strangers are not to blame
+            else:  # no file descriptor is left, and strangers do not use any
                 self._selector.unregister(self._listener)
                 self._pause_ends = time.monotonic() + PAUSE_S
             return
@@ -137,8 +137,8 @@ class Admission:
         self._selector.register(sock, selectors.EVENT_READ)
 
     def _drop_oldest(self, offence: str) -> None:
-        """Drop the oldest stranger, unless its greeting came after the selector had looked: this process may have been
-        stopped in between."""
+        """Drop the oldest stranger, unless its greeting arrived after the selector's last check: this process may have
+        been stopped in between."""
         sock = next(iter(self._strangers))
         self._read(sock)
         if sock in self._strangers:

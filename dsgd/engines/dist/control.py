@@ -47,8 +47,8 @@ class CoordinatorGone(ConnectionError):
 class CoordinatorConnection:
     """Send messages to the coordinator and receive its own. Any thread may send; one thread receives.
 
-    limit: of the vectors that it may receive. Raises CoordinatorGone when the coordinator has ended or was silent for
-    timeout_s, of the time in which this process was not stopped."""
+    limit: limit of received vectors. Raises CoordinatorGone when the coordinator has ended, or was silent for timeout_s
+    while this process was not stopped."""
 
     def __init__(self, address: tuple[str, int], token: bytes, timeout_s: float) -> None:
         try:
@@ -74,8 +74,8 @@ class CoordinatorConnection:
                     part = part[self._patiently(partial(self.socket.send, part)) :]
 
     def _patiently(self, move: Callable[[], int]) -> int:
-        """Return the bytes that a call on the socket has moved. Its waits are short, and each counts for no more than
-        it should have taken: where one took longer, this process was stopped."""
+        """Return the bytes that a call on the socket has moved. Its waits are short, and each counts at most with its
+        planned duration: if one took longer, this process was stopped."""
         slices = 0
         while True:
             try:
@@ -92,7 +92,7 @@ class CoordinatorConnection:
         return self.receive_with_vectors()[0]
 
     def receive_with_vectors(self) -> tuple[Message, dict[str, Tensor]]:
-        """Return the next message and its vectors, in memory of their own."""
+        """Return the next message and its vectors, in new memory."""
         try:
             text_bytes, vectors_bytes = decode_header(self._read(memoryview(bytearray(FRAME.size))), self.limit)
             text = self._read(memoryview(bytearray(text_bytes)))
@@ -118,9 +118,9 @@ class CoordinatorConnection:
 class Client:
     """One connection that has shown the token.
 
-    heard: when data last came, by time.monotonic(). owner: set by the coordinator. role, node: what the client has said
-    that it is. exclusive: what one connection at a time may send. limit: of the vectors that it may send. room: memory
-    that is still to be filled, of a header, a JSON or a vector; next_room: yields the memory for what follows."""
+    heard: time of the last data, by time.monotonic(). owner: set by the coordinator. role, node: role and node that the
+    client has claimed. exclusive: role that only one connection at a time may have. limit: limit of its vectors. room:
+    memory to be filled next, of a header, a JSON or a vector; next_room: yields the memory after that."""
 
     socket: socket.socket
     host: str
@@ -165,7 +165,7 @@ class Hub:
         self._events: list[HubEvent] = []
 
     def poll(self, timeout_s: float) -> list[HubEvent]:
-        """Return the complete messages that came within at most this time, and the connections that ended."""
+        """Return the complete messages that arrive within at most this time, and the connections that ended."""
         ready = self._selector.select(timeout_s)
         for key, mask in ready:
             client: Client | None = key.data
@@ -200,22 +200,22 @@ class Hub:
         *,
         droppable: bool = False,
     ) -> None:
-        """Queue a message; never waits. The vectors, contiguous and on the CPU, are not copied. client: None, or one
-        whose connection has ended, gets nothing.
+        """Queue a message; never waits. The vectors, contiguous and on the CPU, are not copied. client: receiver;
+        nothing is sent to None, or over an ended connection.
 
-        droppable: leave the message out while earlier ones are still queued."""
+        droppable: omit the message while earlier ones are still queued."""
         if client is None or client not in self._clients or (droppable and client.outgoing):
             return
         client.outgoing.extend(encode_frame(message, vectors or {}))
         self._flush(client)
 
     def drop(self, client: Client | None) -> None:
-        """End the connection to a client. That it has ended is told by the next `poll`, as of any other."""
+        """End the connection to a client. The next `poll` reports its end."""
         if client is not None and client in self._clients:
             self._drop(client)
 
     def close(self) -> None:
-        """End every connection, after a short try to send what is still queued."""
+        """End every connection, after a short attempt to send queued messages."""
         deadline = time.monotonic() + CLOSING_SEND_S
         for client in self._clients:
             with contextlib.suppress(OSError):  # it no longer listens
@@ -228,7 +228,7 @@ class Hub:
         self._selector.close()
 
     def _flush(self, client: Client) -> None:
-        """Write what the socket takes. Drops the client if its connection is lost."""
+        """Write queued bytes as far as the socket takes them. Drops the client if its connection is lost."""
         try:
             while client.outgoing:
                 part = client.outgoing[0]
@@ -246,13 +246,13 @@ class Hub:
         self._selector.modify(client.socket, selectors.EVENT_READ | writable, client)
 
     def refuse(self, client: Client, offence: str) -> None:
-        """End the connection of a client that has sent what makes no sense."""
+        """End the connection of a client that has sent an invalid message."""
         if client in self._clients:
             self._report(offence, client.host)
             self._drop(client)
 
     def _receive(self, client: Client) -> Iterator[memoryview]:
-        """Yield the memory for what comes next from a client, and go on once it is full. Raises BadFrame."""
+        """Yield the memory for the client's next bytes, and continue once it is full. Raises BadFrame."""
         while True:
             yield (header := memoryview(bytearray(FRAME.size)))
             text_bytes, vectors_bytes = decode_header(header, client.limit)

@@ -1,4 +1,4 @@
-"""A run in real processes: this process becomes the parent of all others here, one of which coordinates the run."""
+"""A run in real processes: this process becomes the parent of all others here, including the coordinator."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ STEPS = 2
 def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Callable[[], None]) -> str:
     """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
 
-    joined: with the processes of a launcher; None: all workers are started here. ended: called when the run is over,
-    before signals do again what they did."""
+    joined: the meeting with a launcher's other processes; None: all workers are started here. ended: called at the end
+    of the run, before signal handlers are restored."""
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     job, listener = _job(plan, joined)
     _warn_of_crowding(job)
@@ -64,7 +64,7 @@ def run_distributed(plan: Plan, folder: Path, joined: Joined | None, ended: Call
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return _supervised(Parent(make_inside(folder, LOGS), signals), plan, folder, job, joined, listener)
-        except OSError as error:  # of the folder; what happens on connections is handled there
+        except OSError as error:  # an error of the folder; connections handle their own errors
             if listener is not None:
                 listener.close()
             _print(f"the record in {folder} cannot be written: {error.strerror}")
@@ -106,13 +106,13 @@ def _supervised(
     if status is not None and status < 0 and parent.status is None:
         _print(f"the coordinator was killed by {signal.Signals(-status).name}; the record so far is in {folder}")
     written = _written_status(folder, earlier)
-    if written in ENDED:  # whatever happened to the coordinator after that
+    if written in ENDED:  # even if the coordinator failed afterwards
         return written
     return "failed" if status or written is None else written
 
 
 def _written_status(folder: Path, earlier: bytes | None) -> str | None:
-    """Return how this run has ended, as its summary says; None without one. earlier: the summary from before it."""
+    """Return the status in this run's summary, or None. earlier: the summary from before this run."""
     return None if _summary(folder) == earlier else read_status(folder)
 
 
@@ -122,7 +122,7 @@ def _summary(folder: Path) -> bytes | None:
 
 
 def _job(plan: Plan, joined: Joined | None) -> tuple[ProcessJob, socket.socket | None]:
-    """Return what every process is given, and the coordinator's listening socket where that process is started here."""
+    """Return the job of all processes, and the coordinator's listening socket if that process is started here."""
     experiment, options, where = plan.config.experiment, plan.config.engine, launch(os.environ)
     devices = worker_devices(options, experiment.nodes, os.environ)
     with key_prefix(None):
@@ -176,7 +176,7 @@ def _start_members(parent: Parent, job: ProcessJob, joined: Joined | None) -> No
 
 
 def _train(job: ProcessJob, rank: int, readers: int) -> int:
-    """Be a worker; returns the exit status. readers: processes that read its samples ahead, where that is worth it."""
+    """Run a worker; returns the exit status. readers: number of processes that read its samples ahead, if worth it."""
     if isinstance(job.problem.data, ReadAhead):
         job.problem.data.read_ahead(readers)  # while this process has one thread
     return run_process(train, job, rank)
@@ -188,7 +188,7 @@ def _ask_to_stop(over: Child | CoordinatorConnection) -> None:
         assert over.line is not None
         over.line.ask_to_stop()
     else:
-        with contextlib.suppress(CoordinatorGone):  # which shows where its messages are received
+        with contextlib.suppress(CoordinatorGone):  # which the receiving code also notices
             over.send({"kind": "interrupt"})
 
 
@@ -199,7 +199,7 @@ def _warn_of_crowding(job: ProcessJob) -> None:
 
 
 def _coordinate(plan: Plan, folder: Path, job: ProcessJob, listener: socket.socket, line: Lifeline) -> int:
-    """Coordinate the run and keep its record, in a process of its own. Returns the exit status."""
+    """Coordinate the run and keep its record, in a separate process. Returns the exit status."""
     with oversight(line) as stops:
         spool = Spool(folder, WAITING_LIMIT, _print)
         hub = Hub(listener, job.token, _print, MessageRules(job), spool.empty)
@@ -224,8 +224,8 @@ def _print(line: str) -> None:
 
 
 def has_common_start(line: CoordinatorConnection, job: ProcessJob, rank: int) -> bool:
-    """Have the coordinator compare this command's problem with its own, and take over the vectors that training starts
-    from. Returns whether the run goes on. Raises CoordinatorGone."""
+    """Have the coordinator compare this command's problem with its own, and receive the initial vectors of training.
+    Returns whether the run continues. Raises CoordinatorGone."""
     line.send({"kind": "start", "rank": rank, "digest": job.digest, "hash": job.start_hash})
     line.limit = job.model_limit
     while True:
@@ -242,7 +242,7 @@ def has_common_start(line: CoordinatorConnection, job: ProcessJob, rank: int) ->
 
 
 def try_training(problem: Problem, threads: int) -> None:
-    """Make some steps on the CPU in a process of its own, which leaves the module as it is. Raises ConfigError for a
+    """Make some steps on the CPU in a separate process, which keeps the module unchanged. Raises ConfigError for a
     model that cannot be trained, and KeyboardInterrupt after a signal."""
     if not problem.state.in_place:
         return
@@ -262,6 +262,6 @@ def _failure(problem: Problem, threads: int) -> str:
             problem.gradient(x, buffers, 0, step)
     except ModelFailed as error:
         return str(error)
-    except Exception as error:  # whatever the user's module may raise
+    except Exception as error:  # a user's module may raise anything
         return " ".join(f"the model fails in training: {type(error).__name__}: {error}".split())
     return ""

@@ -1,8 +1,8 @@
 """The bytes of a message between the coordinator and another process: JSON, with vectors behind it.
 
 A frame is, little endian: bytes of JSON (4), bytes of vectors (8), the JSON, the vectors. `vectors` in the JSON lists
-their names, types and lengths. Nothing is ever unpickled, and no memory is taken for a vector before its length has
-been compared with what the receiver expects.
+their names, types and lengths. Nothing is ever unpickled, and no memory is allocated for a vector before its length has
+been compared with the receiver's limit.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Announcement(Struct, frozen=True):
 
 
 class BadFrame(Exception):
-    """A frame that the protocol does not allow; nothing behind it can be understood."""
+    """A frame that the protocol does not allow; later bytes cannot be decoded."""
 
 
 @dataclass(frozen=True)
 class VectorLimit:
-    """The most that the vectors of one message may be: so many, of so many numbers each, so many bytes in all without
-    the spans. spans: numbers of each of SPANS; 0: there are none."""
+    """The limits of the vectors of one message. vectors: number of vectors. numbers: numbers of each. nbytes: total
+    bytes without the spans. spans: numbers of each of SPANS, 0 without spans."""
 
     vectors: int = 0
     numbers: int = 0
@@ -68,7 +68,7 @@ NO_VECTORS = VectorLimit()
 
 
 def printable(text: str, limit: int) -> str:
-    """Return a text of somebody else's so that it can be shown on a terminal, at most so many characters of it."""
+    """Return another process's text in a form that is safe for a terminal, at most `limit` characters."""
     return for_terminal(text[:limit])[:limit]
 
 
@@ -99,10 +99,10 @@ def decode_header(header: memoryview, limit: VectorLimit) -> tuple[int, int]:
 def decode_text(
     text: memoryview, vectors_bytes: int, limit: VectorLimit, empty: Empty = in_memory
 ) -> tuple[Message, dict[str, Tensor]]:
-    """Return the message and its vectors, which are still to be received: in their order, into `rooms`. empty: makes a
-    vector of a length and type.
+    """Return the message and its vectors, whose contents follow: in order, into `rooms`. empty: makes a vector of a
+    length and type.
 
-    Raises BadFrame before any memory is taken for them."""
+    Raises BadFrame before memory is allocated for them."""
     try:
         message = json.loads(bytes(text))
         announced = [(name, DTYPES[dtype], length) for name, dtype, length in convert(message, Announcement).vectors]
@@ -119,5 +119,5 @@ def decode_text(
 
 
 def rooms(vectors: Mapping[str, Tensor]) -> list[memoryview]:
-    """Return the memory of vectors, byte by byte; empty ones have none."""
+    """Return the memory of vectors as bytes; empty vectors have none."""
     return [vector.numpy().data.cast("B") for vector in vectors.values() if vector.numel()]

@@ -1,10 +1,10 @@
-"""Run coroutines in one thread of a process, which does all input and output that others must not wait for.
+"""Run coroutines in one thread of a process, which does all input and output that other threads must not wait for.
 
 A coroutine runs until it waits for a socket, for another coroutine or for a time. Sockets are registered once, with
 edges: asyncio's loop, which registers them for each wait, took twice the time for a small message.
 
-Whoever waits for a peer counts slices of sleep rather than the clock: a process that was itself stopped for an hour
-must not blame its peers for it.
+A wait for a peer counts slices of sleep, not time on the clock: a process that was itself stopped for an hour must not
+blame its peers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _running = threading.local()
 
 
 class Sleep:
-    """One sleep of one coroutine, which awaits it. It gets what `settle` was called with first."""
+    """One sleep of one coroutine, which awaits it. Its result is the argument of the first call of `settle`."""
 
     __slots__ = ("result", "task")
 
@@ -83,7 +83,7 @@ class IoTask:
 
 
 class Loop:
-    """Runs the coroutines of one thread. ready: tasks that can go on."""
+    """Runs the coroutines of one thread. ready: tasks that can resume."""
 
     def __init__(self) -> None:
         self.ready: deque[IoTask] = deque()
@@ -96,7 +96,7 @@ class Loop:
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._woken, select.EPOLLIN | select.EPOLLET)
         self._is_stopped = False
-        self._most_timers = FEW_TIMERS  # before those that nobody waits for any more are dropped
+        self._most_timers = FEW_TIMERS  # number of timers at which settled ones are dropped
         self._closing = threading.Lock()  # a closed descriptor's number may belong to another file by the next call
 
     def watch(self, descriptor: int, ready: Callable[[], None], events: int = EDGES) -> None:
@@ -115,7 +115,7 @@ class Loop:
         return task
 
     def settle_later(self, sleep: Sleep, delay_s: float) -> None:
-        """Settle a sleep as False after so many seconds."""
+        """Settle a sleep as False after `delay_s` seconds."""
         timers = self._timers
         if len(timers) > self._most_timers:
             timers[:] = [timer for timer in timers if timer[2].result is None]
@@ -124,8 +124,8 @@ class Loop:
         heapq.heappush(timers, (time.monotonic() + delay_s, next(self._numbers), sleep))
 
     def call(self, function: Callable[[], object]) -> bool:
-        """Have a function called in the loop's thread, after all that were given before. Returns False where it has
-        ended. Any thread may call."""
+        """Have a function called in the loop's thread, after earlier ones. Returns False if the loop has ended. For any
+        thread."""
         with self._closing:
             if self._epoll.closed:
                 return False
@@ -137,7 +137,7 @@ class Loop:
         self._is_stopped = True
 
     def run(self) -> None:
-        """Run until `stop`, then end all coroutines where they are."""
+        """Run until `stop`, then cancel all coroutines."""
         _running.loop = self
         ready, calls, watched, timers = self.ready, self._calls, self._watched, self._timers
         while True:
@@ -174,7 +174,7 @@ def loop() -> Loop:
 
 
 async def settled(sleep: Sleep, limit_s: float | None) -> Any:
-    """Return what a sleep was settled with; False after limit_s."""
+    """Return the value that settled a sleep; False after limit_s."""
     if limit_s is not None:
         loop().settle_later(sleep, limit_s)
     return await sleep
@@ -209,7 +209,7 @@ async def _into(coroutine: Coroutine[Any, Any, T], future: Future[T]) -> None:
 
 
 class IoThread:
-    """A loop in a thread of its own. Any other thread may call its methods."""
+    """A loop in its own thread. Any other thread may call its methods."""
 
     def __init__(self, name: str) -> None:
         self._loop = Loop()
@@ -251,9 +251,8 @@ class Signal:
 
 
 def unacknowledged(sock: socket.socket) -> int:
-    """Return the bytes that this kernel still has to send over a TCP connection, or have acknowledged.
+    """Return the bytes of a TCP connection that this kernel has not sent, or that are not acknowledged.
 
-    That they become fewer is progress: on a slow link the last megabytes of a message are on their way long after they
-    were written."""
+    A decrease is progress: on a slow link the last megabytes of a message are in flight long after the write."""
     (count,) = struct.unpack("@i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))
     return count

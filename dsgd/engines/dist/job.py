@@ -14,13 +14,13 @@ from dsgd.problem.problem import Problem
 HEARTBEAT_S = 0.5  # interval at which workers and servers report to the coordinator
 JOIN_TIMEOUT_S = 25.0  # for all processes to arrive; shorter than a user waits before asking
 TRACE_INTERVALS = 1 << 20  # of one kind and node that a trace holds
-HALF_GONE_S = 1.0  # for which one of a process's two connections may outlive the other: those of a dead one end at once
+HALF_GONE_S = 1.0  # one of a process's two connections may outlive the other so long; a dead process's end together
 EXIT_OK, EXIT_FAILED, EXIT_ORPHANED = 0, 1, 3  # orphaned: the coordinator is gone
 
 
 class ProcessOver(BaseException):
-    """Raised where a process of a run has nothing more to do. No handler of errors takes it for one. status: of its
-    exit."""
+    """Raised when a process of a run has nothing more to do. Not an Exception, so handlers of errors ignore it. status:
+    exit status."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -29,15 +29,14 @@ class ProcessOver(BaseException):
 
 @dataclass(frozen=True)
 class ProcessJob:
-    """The part of a run that every process of it is given when it is forked.
+    """The part of a run that all of its processes get when they are forked.
 
-    coordinator: its address. timeout_s: limit for everything that must arrive. patience_s: for a silent peer in a pull
-    or push, before its caller goes on without it. devices: names by rank, of the workers of this machine. share_gpus:
-    several workers may be on one. attach: read large vectors of processes of this machine where they are. collectives:
-    between workers on CPUs: own, a ring; torch, process groups. state: contents of the checkpoint to resume from; None
-    for a new run. digest: of the problem, which must be one everywhere. start_hash: of the vectors that training starts
-    from; empty where no other command takes part.
-    """
+    coordinator: its address. timeout_s: limit for everything that must arrive. patience_s: limit for a silent peer in a
+    pull or push, before the caller continues without it. devices: {rank: device names} of this machine's workers.
+    share_gpus: several workers may use one GPU. attach: read large vectors in the memory of processes of this machine.
+    collectives: collectives between workers on CPUs: own, a ring; torch, process groups. state: contents of the
+    checkpoint to resume from; None for a new run. digest: digest of the problem, equal in all processes. start_hash:
+    hash of the initial vectors of training; empty without other commands."""
 
     experiment: Experiment
     problem: Problem
@@ -55,8 +54,7 @@ class ProcessJob:
     start_hash: str = ""
 
     def has_own_gpus(self, node: int) -> bool:
-        """Return whether this machine's worker `node` has GPUs that no other computes on, as NCCL demands. A server has
-        none."""
+        """Return whether this machine's worker `node` has exclusive GPUs, as NCCL demands. A server has none."""
         return not self.share_gpus and any(name != "cpu" for name in self.devices.get(node, ()))
 
     @property
@@ -67,8 +65,8 @@ class ProcessJob:
 
     @property
     def snapshot_limit(self) -> VectorLimit:
-        """Return the most that a snapshot of one node is: x, buffers, the optimiser's and kept vectors, in the
-        checkpoint of a worker, and intervals with `trace`. A server has no more than that."""
+        """Return the limit of a snapshot of one node: x, buffers, the optimiser's and kept vectors, in the checkpoint
+        of a worker, and intervals with `trace`. A server has at most that."""
         model, further = self.model_limit, len(self.experiment.optimizer.remembers) + self.experiment.algo.keeps
         nbytes = model.nbytes + further * self.problem.start.nbytes
         spans = 2 * TRACE_INTERVALS if self.experiment.trace else 0

@@ -1,12 +1,12 @@
 """Fields of evaluation marks and of the summary, and the end of a run by its marks, for every engine.
 
-A mark's loss is beyond the limit above `eval.diverged_factor` times the first mark's, or times 1 if that was lower.
-The loss of one mini-batch is noisier. If the other samples of the training set had no loss at all, b of n samples of
-mean loss L would make it b/n L: so a mini-batch is beyond the limit only where its b samples alone would put a mark
+A run diverges if a mark's loss is above `eval.diverged_factor` times the first mark's loss, or times 1 if that is
+larger. The loss of one mini-batch is noisier. If all other samples of the training set had no loss, b of n samples with
+mean loss L would give a mark of b/n L. So a mini-batch is beyond the limit only if its b samples alone would put a mark
 there, and no outlier in a small batch ends a run.
 
 A run that stays within the limit and learns nothing has collapsed: it ends with a higher training loss than at its
-first mark, and than 1, and with an accuracy of not much more than chance, where there are classes.
+first mark, and than 1, and, with classes, with an accuracy not much above chance.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ class Diverged(ArithmeticError):
 
 
 def marks_due(amount: float, interval: float) -> int:
-    """Return how many marks are due after so many samples or seconds, one at each multiple of the interval."""
+    """Return the number of marks due after an amount of samples or seconds, one at each multiple of the interval."""
     marks = int(amount // interval)
     return marks + (amount >= (marks + 1) * interval)  # 512 // 102.4 is 4, because 102.4 is a little more than that
 
 
 def limit_of_mark(experiment: Experiment, first: float) -> float:
-    """Return the largest loss of a mark with which a run goes on. first: the loss of the first mark."""
+    """Return the largest loss of a mark that does not end the run. first: the loss of the first mark."""
     return experiment.eval.diverged_factor * max(first, 1.0)
 
 
 def limit_of_batch(experiment: Experiment, problem: Problem) -> float:
-    """Return the largest loss of a mini-batch with which a run goes on: by that of worker 0's first batch at the common
-    start, so that it is the same in every process, and after resuming."""
+    """Return the largest loss of a mini-batch that does not end the run. It follows from worker 0's first batch at the
+    common start, so it is the same in every process, and after resuming."""
     first = problem.batch_loss(problem.start, problem.start_buffers, 0, 0)
     return limit_of_mark(experiment, first) * experiment.epoch_samples / experiment.batch_size
 
 
 def is_beyond(loss: float, limit: float) -> bool:
-    """Tell whether a loss is no number, infinite or above the limit."""
+    """Return whether a loss is no number, infinite or above the limit."""
     return not math.isfinite(loss) or loss > limit
 
 
 def has_collapsed(first: float | None, loss: float | None, accuracy: float | None, classes: int | None) -> bool:
-    """Tell whether a run that has used up its budget has collapsed.
+    """Return whether a run at the end of its budget has collapsed.
 
-    first, loss: training losses of its first and its last mark. accuracy: at the last one. None: not measured."""
+    first, loss: training losses of its first and its last mark. accuracy: accuracy of the last mark. None: not
+    measured."""
     if first is None or loss is None:
         return False
     return loss > max(first, 1.0) and (accuracy is None or not classes or accuracy <= CHANCE / classes)
@@ -64,11 +65,11 @@ def has_collapsed(first: float | None, loss: float | None, accuracy: float | Non
 
 @dataclass
 class Progress:
-    """Count the marks, remember what they showed, and end the run by it. Part of a checkpoint."""
+    """Count the marks, keep their values, and end the run by them. Part of a checkpoint."""
 
     marks: int = 0
     last_mark: tuple[float, int] | None = None  # (time_s, samples)
-    next_samples: int = 1  # how many intervals of samples the next mark is at
+    next_samples: int = 1  # the next mark is at this multiple of the interval of samples
     next_time: int = 1
     first_loss: float | None = None
     recent: list[CurvePoint] = field(default_factory=list)  # the last marks with a value of the target's field
@@ -92,10 +93,10 @@ class Progress:
         return status
 
     def _reaches(self, aim: Aim, values: Mark) -> bool:
-        """Note the crossings of the target that this mark shows; True if it shows the one that ends a run.
+        """Note the crossings of the target at this mark. Returns True at the crossing that ends a run.
 
-        That is the first, or the first of the smoothed curve. Whether a crossing is stable shows only the end: there a
-        run ends with the first, which stays since nothing follows."""
+        That is the first, or the first of the smoothed curve. Only the end shows whether a crossing is stable: with
+        that rule the run ends at the first."""
         value = values[aim.field]
         if value is None or not math.isfinite(value):
             return False
@@ -104,20 +105,20 @@ class Progress:
         if crossing := aim.crossing(*([None, *self.recent][-2:])):
             self.last_crossing = (crossing.time_s, crossing.resolution_s)
             self.first_crossing = self.first_crossing or self.last_crossing
-        # what later marks cannot change any more
+        # crossings that later marks cannot change
         settled = aim.smoothed(self.recent)[: len(self.recent) - aim.delay]
         if self.smoothed_crossing is None and settled:
             self.smoothed_crossing = _first(aim, settled[-2:])
         return before is None and self.ending_crossing(aim) is not None
 
     def ending_crossing(self, aim: Aim) -> CurvePoint | None:
-        """Return the crossing that ends a run with `target.stop`; None as long as there is none."""
+        """Return the crossing that ends a run with `target.stop`, or None."""
         return self.smoothed_crossing if aim.rule == "smoothed" else self.first_crossing
 
     def crossing_fields(self, aim: Aim | None, end_s: float, counts: bool) -> Mark:
-        """Return the fields of a summary on crossings of the target, as `dsgd.crossing` has them.
+        """Return the fields of a summary on crossings of the target by `dsgd.crossing`.
 
-        end_s: the time of the run. counts: False for one that diverged or collapsed, and so has reached nothing."""
+        end_s: the time of the run. counts: False for a run that diverged or collapsed, whose crossings do not count."""
         chosen = stable = None
         if aim is not None and self.recent and counts:
             stable = self.last_crossing if aim.is_reached(self.recent[-1][1]) else None
@@ -133,7 +134,7 @@ class Progress:
 
 
 def _first(aim: Aim, points: Sequence[CurvePoint]) -> CurvePoint | None:
-    """Return the first crossing between some marks of a curve of which no earlier one has reached the target."""
+    """Return the first crossing between some marks of a curve whose earlier marks have not reached the target."""
     crossings = aim.crossings(points)
     return (crossings[0].time_s, crossings[0].resolution_s) if crossings else None
 
@@ -142,8 +143,8 @@ def _first(aim: Aim, points: Sequence[CurvePoint]) -> CurvePoint | None:
 class Counters:
     """The fields of a mark that need no evaluation.
 
-    bytes_sent, bytes_received: of each node, servers included. idle: each worker's idle share of the time. staleness:
-    in steps, or updates of a server."""
+    bytes_sent, bytes_received: [nodes], bytes of each node, servers included. idle: each worker's idle share of the
+    time. staleness: steps of a worker, or updates of a server."""
 
     time_s: float
     clock: str  # virtual | wall
@@ -184,8 +185,8 @@ def summary_of(
 ) -> Mark:
     """Return the summary of a run: the last measured values, and the counters at its end.
 
-    worker_steps: of each worker. server_nodes: those of the counters' nodes that have a server. classes: of the data,
-    None without. collective: the name of the all-reduce."""
+    worker_steps: steps of each worker. server_nodes: nodes of the counters with a server. classes: number of the data's
+    classes, or None. collective: name of the all-reduce."""
     values = dict.fromkeys(FIELDS) | (progress.last_values or {}) | counters.fields(experiment)
     collapsed = status == "completed" and has_collapsed(
         progress.first_loss, values["train_loss"], values["test_accuracy"], classes
@@ -215,8 +216,8 @@ def summary_of(
 
 
 def ended_by(experiment: Experiment, progress: Progress, status: str, counters: Counters) -> str | None:
-    """Return what has ended a run: `divergence`, `target`, or the key of a limit, like `budget.epochs`; None for a run
-    that has not come to its end."""
+    """Return the reason for a run's end: `divergence`, `target`, or the key of a limit, like `budget.epochs`; None for
+    a run that has not ended by itself."""
     if status == "diverged":
         return "divergence"
     if status != "completed":

@@ -1,6 +1,6 @@
-"""The rules that every engine follows of a step: when training ends, at what rate, what a step changes, after which
-steps lock-step has a mark, and into how many buckets a gradient is cut, each all-reduced as soon as the backward pass
-has finished it. Also what a shard of the parameter server does with a call, and the way of the call's vector."""
+"""The rules of a step that every engine follows: end of training, rate, update, the marks of lock-step methods, and the
+number of buckets of a gradient, each all-reduced as soon as the backward pass has finished it. Also the calls of a
+parameter server's shard, and the ranges of a call's vector."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ BUCKETS, LEAST_BYTES, MOST_BYTES = 3, 256 << 10, 16 << 20
 
 
 def bucket_bytes(n_bytes: float) -> int:
-    """Return how many bytes a bucket of a gradient of n_bytes has at the least, the last one excepted."""
+    """Return the minimum bytes of a bucket of a gradient of n_bytes; the last bucket may have fewer."""
     return min(MOST_BYTES, max(LEAST_BYTES, ceil(n_bytes / BUCKETS)))
 
 
 def bucket_count(n_bytes: float) -> int:
-    """Return how many buckets that makes where a gradient can be cut anywhere; real ones are of whole parameters."""
+    """Return the number of buckets if a gradient could be cut anywhere; real buckets have whole parameters."""
     return ceil(n_bytes / bucket_bytes(n_bytes))
 
 
@@ -35,17 +35,16 @@ def bucket_count(n_bytes: float) -> int:
 class StepRules:
     """Apply the budget, the schedule and the optimiser of an experiment to its workers.
 
-    samples: in every method, the samples that all workers together have processed, as far as the engine knows. In
-    lock-step they are computed from the worker's own steps instead, so that every worker uses the same rate for the
-    same step and ends after the same step, whenever it gets there.
-    """
+    samples, of every method: samples that all workers together have processed, as far as the engine knows. In
+    lock-step they are computed from the worker's own steps instead. So all workers use the same rate for the same step
+    and end after the same step."""
 
     _experiment: Experiment
-    _matrices: Sequence[Matrix]  # those in the parameters, in order
-    _rate: tuple[int, float] = (-1, 0.0)  # the latest: after so many samples
+    _matrices: Sequence[Matrix]  # matrices in the parameters, in order
+    _rate: tuple[int, float] = (-1, 0.0)  # latest: (samples, rate)
 
     def done(self, worker: Worker, samples: int) -> bool:
-        """Tell whether the worker has used up the budget of samples."""
+        """Return whether the worker has used up the budget of samples."""
         total, lockstep = self._experiment.total_samples, self._experiment.algo.lockstep
         return total is not None and (worker.steps * self._experiment.unit if lockstep else samples) >= total
 
@@ -65,8 +64,8 @@ class StepRules:
         return state
 
     def is_at_mark(self, worker: Worker) -> bool:
-        """Tell whether a mark by samples follows the worker's latest step in lock-step. None follows its last step:
-        what comes after that, an average maybe, belongs to the output, which the mark at the end shows."""
+        """Return whether a mark by samples follows the worker's latest step in lock-step. None follows its last step: a
+        later operation, such as an average, belongs to the output, which the mark at the end shows."""
         unit, interval = self._experiment.unit, self._experiment.mark_samples
         before, now = (marks_due(steps * unit, interval) for steps in (worker.steps - 1, worker.steps))
         return self._experiment.algo.lockstep and now > before and not self.done(worker, 0)
@@ -78,7 +77,7 @@ def parts_of(vector: Tensor | None, shards: int) -> list[Tensor | None]:
 
 
 def joined(answers: Mapping[int, Tensor | None]) -> Tensor | None:
-    """Return the answer of all shards to one call. answers: of each shard, by number; None where it has none."""
+    """Return the answer of all shards to one call. answers: {shard: answer}; None for no answer."""
     parts = [part for _, part in sorted(answers.items()) if part is not None]
     return None if not parts else parts[0] if len(parts) == 1 else torch.cat(parts)
 

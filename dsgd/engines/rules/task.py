@@ -54,7 +54,7 @@ class Task(Generic[T]):
             self._perform(self, request)
 
     def when_taken(self, action: Callable[[], None]) -> None:
-        """Call action() once, when the coroutine that awaits this task goes on with its result."""
+        """Call action() once, when the coroutine that awaits this task resumes with its result."""
         self._taken += (action,)
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ FORWARD = 1 / 3  # of a gradient's time is the forward pass; communication can h
 
 
 class AllReduces:
-    """Let p workers enter all-reduces, each of them in the same order, and end these in that order. Workers may leave,
-    and join again, where these are not made of messages.
+    """Let p workers enter all-reduces, all in the same order, and end them in that order. Workers may leave, and join
+    again, where these are not made of messages.
 
     taken: the collective of the latest one, `none` before the first."""
 
@@ -39,12 +39,12 @@ class AllReduces:
         centre: int,
         reduced: Callable[[PendingAllReduce], None],
     ) -> None:
-        """item_bytes: of one number of a vector. centre: the port of a star's centre. reduced: called at the end of an
-        all-reduce."""
+        """item_bytes: bytes of one number of a vector. centre: port of a star's centre. reduced: called at the end of
+        an all-reduce."""
         self.taken = "none"
         self._collective = cluster.collective
         self._nodes = nodes
-        self._members = nodes  # of the workers, those that are expected
+        self._members = nodes  # number of expected workers
         self._ports = [*range(nodes), centre]
         self._message_bytes = message_bytes
         self._cluster = cluster
@@ -54,7 +54,7 @@ class AllReduces:
         self._reduced = reduced
         self._free_s = 0.0
         self._pending: dict[int, PendingAllReduce] = {}  # by number
-        self._parts: dict[int, list[Collective]] = {}  # likewise, where they are messages
+        self._parts: dict[int, list[Collective]] = {}  # likewise, by messages
         self._messages: CollectiveMessages | None = None
         if cluster.collective_messages and nodes > 1:
             steps = STEPS[cluster.collective]
@@ -81,9 +81,10 @@ class AllReduces:
         parts: int = 1,
         size: float = 1.0,
     ) -> None:
-        """Enter the worker's next all-reduce, with a vector that is computed between these times, and in equal parts:
-        each is ready when its share of the backward pass is over, and is reduced as soon as everybody's is, after
-        those before it. All leave when the last one has the whole. size: of the vector, as a share of x."""
+        """Enter the worker's next all-reduce, with a vector that is computed between these times, in equal parts. Each
+        part is ready when its share of the backward pass is over. It is reduced when it is ready in all workers and the
+        parts before it are reduced. All workers leave when the last one has the whole vector. size: share of x's
+        size."""
         node, number, n_bytes = task.owner, task.owner.collectives, self._message_bytes * size
         node.collectives += 1
         pending = self._pending.get(number)
@@ -106,7 +107,7 @@ class AllReduces:
             self._loop.at(self._run(pending, pending.begin_s, pending.end_s), self._end, pending)
 
     def leave(self, rank: int) -> None:
-        """Expect a worker no more. An all-reduce that waits for nothing else begins now."""
+        """Stop expecting a worker. An all-reduce that waited only for it begins now."""
         self._members -= 1
         waiting = [(number, pending) for number, pending in self._pending.items() if pending.missing]
         for number, pending in waiting:
@@ -125,10 +126,10 @@ class AllReduces:
                 pending.missing += 1
 
     def _run(self, pending: PendingAllReduce, first_s: float, last_s: float) -> float:
-        """Run an all-reduce whose first and last part are ready everywhere at these times, and return when it is over.
+        """Run an all-reduce whose first and last part are ready in all workers at these times. Returns its end.
 
-        It is held up by its first or by its last part alone: those of one worker are ready at regular intervals, so
-        the times at which everybody's are, the latest of p such sequences, lie on or below a line from first to
+        Only its first or its last part can delay it. Each worker's parts are ready at regular intervals, so the times
+        when all workers' parts are ready, the maximum of p such sequences, lie on or below a line from first to
         last."""
         n_bytes, parts, nodes, ports = pending.n_bytes, pending.parts, self._members, self._ports
         if nodes < self._nodes:
@@ -161,20 +162,20 @@ def _ready_s(begin_s: float, end_s: float, share: float) -> float:
 
 @dataclass(eq=False)
 class Quorum:
-    """Let all workers make one step after the other, each of which takes the first gradients that are complete."""
+    """Let all workers make one step after the other, each with the first complete gradients."""
 
     _loop: EventLoop
     _all_reduces: AllReduces
-    # of a node at a point: returns the gradient and when it is over
+    # (node, point): returns the gradient and its end
     _begin: Callable[[Node, Tensor], tuple[PendingGradient, float]]
-    _finish: Callable[[Node, PendingGradient], Tensor | None]  # returns its value, None if the run ends with it
-    _number: int = 0  # of the step that is under way
+    _finish: Callable[[Node, PendingGradient], Tensor | None]  # returns its value, None if the run ends
+    _number: int = 0  # the present step
     _waiting: dict[int, tuple[Task[Any], MeanOfFirst]] = field(default_factory=dict)  # for the step's mean, by rank
     _first: dict[int, Tensor] = field(default_factory=dict)  # gradients of the step, by rank
     _computing: set[int] = field(default_factory=set)
 
     def enter(self, task: Task[Any], request: MeanOfFirst) -> None:
-        """Let a worker take part in the step under way, unless it is busy with a gradient of an earlier one."""
+        """Let a worker take part in the present step, unless it is busy with a gradient of an earlier one."""
         rank = task.owner.worker.rank
         self._waiting[rank] = (task, request)
         if rank not in self._computing:
@@ -188,7 +189,7 @@ class Quorum:
     def _computed(self, node: Node, gradient: PendingGradient, number: int) -> None:
         rank = node.worker.rank
         self._computing.remove(rank)
-        if rank not in self._waiting:  # the step is complete, and its mean on its way
+        if rank not in self._waiting:  # the step is complete, and its mean in flight
             return
         _, request = self._waiting[rank]
         if number < self._number:
@@ -202,7 +203,7 @@ class Quorum:
             self._close()
 
     def _close(self) -> None:
-        """End the step: all workers take part in the all-reduce of its gradients, those without one with zeros."""
+        """End the step: all workers take part in the all-reduce of its gradients, late workers with zeros."""
         waiting, first = self._waiting, self._first
         self._number += 1
         self._waiting, self._first = {}, {}

@@ -1,8 +1,7 @@
-"""The messages of an all-reduce: what each node sends, and waits for, step by step. They share the nodes' ports with
-each other and with all other messages.
+"""The messages of an all-reduce: each node's sends and receives, step by step. They share the nodes' ports.
 
-What the values are does not matter here, only how many bytes go where, and which message cannot leave before another
-one has come. Nodes are the workers 0 to p - 1, and p for the centre of a star.
+Values do not matter here, only the bytes between nodes, and the order of messages that depend on each other. Nodes are
+the workers 0 to p - 1, and p for the centre of a star.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Step:
     sources: Sequence[int]
 
 
-Steps = Callable[[int, float], Iterator[Step]]  # of a node, for so many bytes
+Steps = Callable[[int, float], Iterator[Step]]  # (node, bytes) to steps
 
 
 def ring(
@@ -55,7 +54,7 @@ def ring(
 
 
 def halving_doubling(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:
-    """Yield the steps of recursive halving, then doubling, those between the p nodes of a power of two in slices."""
+    """Yield the steps of recursive halving, then doubling; steps among the nodes of the power of two are in slices."""
     q = power_of_two(p)
     halving = [q >> level for level in range(1, q.bit_length())]
 
@@ -102,7 +101,7 @@ def star(p: int, node: int, n_bytes: float, _: int) -> Iterator[Step]:
 
 
 def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) -> Iterator[Step]:
-    """Yield the steps of rings within islands, of those between islands, and of rings within again."""
+    """Yield the steps of rings within islands, then between islands, then within islands again."""
     m = p // islands
     first, position = node - node % m, node % m
     inside = [Step([first + (position + 1) % m], n_bytes / m, [first + (position - 1) % m])] * (m - 1)
@@ -112,13 +111,13 @@ def hierarchical(p: int, node: int, n_bytes: float, _: int, islands: int = 1) ->
     yield from inside
 
 
-Round = tuple[int, int, float, int]  # to whom, from whom, bytes of a slice, how many slices
+Round = tuple[int, int, float, int]  # target, source, bytes of a slice, number of slices
 
 
 def _handed_on(rounds: Iterator[Round]) -> Iterator[Step]:
-    """Yield the steps of rounds that hand on what came in the round before: the k-th slice waits for the k-th of that
-    round, and only for it. So with several slices one is sent while others fly."""
-    sent: tuple[list[int], float] | None = None  # by the latest send, which ends with what the next one waits for
+    """Yield the steps of rounds that forward the slices of the round before: the k-th slice waits only for the k-th
+    slice of that round. So with several slices, one is sent while others are in flight."""
+    sent: tuple[list[int], float] | None = None  # of the latest send, which ends with the waits of the next one
     source, due, waits = -1, 0, []
     for target, following, size, slices in rounds:
         for _slice in range(slices):
@@ -143,7 +142,7 @@ STEPS: dict[str, Callable[..., Iterator[Step]]] = {
     "hierarchical": hierarchical,
 }
 
-SLICED = ("ring", "halving_doubling", "chain")  # those that take slices
+SLICED = ("ring", "halving_doubling", "chain")  # collectives with slices
 
 
 def _swap(other: int, n_bytes: float) -> Step:
@@ -151,8 +150,8 @@ def _swap(other: int, n_bytes: float) -> Step:
 
 
 def _with_surplus(p: int, node: int, n_bytes: float, core: Iterator[Step]) -> Iterator[Step]:
-    """Yield the steps of a collective among q = `power_of_two(p)` nodes. Each of the others hands its vector to a
-    partner before, and gets the sum from it after."""
+    """Yield the steps of a collective among q = `power_of_two(p)` nodes. Each surplus node sends its vector to a
+    partner before, and receives the sum after."""
     q = power_of_two(p)
     if node >= q:
         yield _swap(node - q, n_bytes)
@@ -167,14 +166,14 @@ def _with_surplus(p: int, node: int, n_bytes: float, core: Iterator[Step]) -> It
 
 @dataclass(eq=False)
 class Collective:
-    """One collective under way."""
+    """One collective in progress."""
 
     n_bytes: float
     startup_s: float  # between a worker's turn and its first message
-    missing: int  # how many nodes have not come to its end
+    missing: int  # number of nodes that have not finished
     ready: set[int]  # the nodes that can begin
-    done: Callable[[], None] | None  # called when all have come to its end
-    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (receiver, sender), less those waited for
+    done: Callable[[], None] | None  # called when all nodes have finished
+    arrived: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (receiver, sender), minus received
 
 
 @dataclass(eq=False)
@@ -185,7 +184,7 @@ class CollectiveMessages:
     _loop: EventLoop
     _network: Network
     _ports: Sequence[int]  # of every node
-    _workers: int  # how many of them there are; nodes behind them are always ready
+    _workers: int  # number of workers; nodes behind them are always ready
     _steps: Steps
     _added: int = 0
     _open: dict[int, Collective] = field(default_factory=dict)  # by number
@@ -202,7 +201,7 @@ class CollectiveMessages:
         return collective
 
     def ready(self, collective: Collective, node: int) -> None:
-        """Let a node begin, as soon as it is through with the collective before."""
+        """Let a node begin, as soon as it has finished the collective before."""
         collective.ready.add(node)
         next(self._ways[node])
 
@@ -211,7 +210,7 @@ class CollectiveMessages:
         next(self._ways[receiver])
 
     def _way(self, node: int) -> Iterator[None]:
-        """Go through all collectives, and yield where something is to be waited for."""
+        """Run the node's steps of all collectives, and yield at each wait."""
         for number in count():
             while (collective := self._open.get(number)) is None or node not in collective.ready:
                 yield

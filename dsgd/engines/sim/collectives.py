@@ -20,8 +20,8 @@ from dsgd.engines.sim.nccl_tuner import Hosts
 
 @dataclass(frozen=True)
 class Hop:
-    """The way from one node of a ring to the next: its latency, the rate of the sender's port, and that of the slowest
-    of all that a message passes, ports included."""
+    """The link from one node of a ring to the next: its latency, the rate of the sender's port, and the lowest rate of
+    ports and pipes on the route."""
 
     latency_s: float
     port_bytes_per_s: float
@@ -30,12 +30,12 @@ class Hop:
 
 @dataclass(frozen=True)
 class Links:
-    """What an all-reduce goes over: latency a, and the rate B of the slowest message between workers; those of messages
-    to and from a star's centre, and of its port in both directions; how many islands there are, and what is between.
+    """The links of an all-reduce: latency a and rate B of the slowest message between workers; rate of a star's centre,
+    of its messages and its port in both directions; number of islands, and latency and rate between them.
 
-    hops: of the ring, by node, where they differ in more than islands do. slice_bytes: in which parts are handed on.
-    chunk_bytes: what each node of a ring has of one of its loops.
-    candidates: what `best` chooses from. nccl: what chooses in its place."""
+    hops: hops of the ring, by node, if they differ beyond islands. slice_bytes: maximum size of a forwarded slice.
+    chunk_bytes: bytes of a node in one loop of a ring. candidates: collectives from which `best` chooses.
+    nccl: settings of NCCL, which then chooses instead."""
 
     latency_s: float
     bytes_per_s: float
@@ -54,22 +54,22 @@ class Links:
 
 
 def slice_count(n_bytes: float, slice_bytes: float | None) -> int:
-    """Return in how many equal slices so many bytes are handed on."""
+    """Return the number of equal slices in which `n_bytes` are forwarded."""
     return 1 if slice_bytes is None else max(1, ceil(n_bytes / slice_bytes))
 
 
 def power_of_two(p: int) -> int:
-    """Return the largest power of two that is at most p: so many nodes halve and double, the others are surplus."""
+    """Return the largest power of two that is at most p: the nodes that halve and double; the others are surplus."""
     return 1 << (p.bit_length() - 1)
 
 
 def ring_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan 2009.
+    """Return the time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan
+    2009.
 
-    With n slices of s = N / (n p B) each round begins when the first slice of the one before is there and the port is
-    free: (2 (p - 1) - 1) max(n s, a + s) + n s + a, so that latency shows only where it is longer than the rest of a
-    part. With chunks the ring goes round in loops, each with its part of the vector: so many times the rounds, with
-    parts that are so much smaller."""
+    With n slices of s = N / (n p B), each round begins when the first slice of the round before has arrived and the
+    port is free: (2 (p - 1) - 1) max(n s, a + s) + n s + a. So latency counts only beyond the other slices of a part.
+    With chunks the vector takes several loops around the ring, each of 2 (p - 1) rounds with smaller parts."""
     loops = slice_count(n_bytes / p, links.chunk_bytes)
     if links.hops is not None:
         return _ring_of_hops_s(p, n_bytes, links.hops, links.slice_bytes, loops)
@@ -84,7 +84,7 @@ def ring_s(p: int, n_bytes: float, links: Links) -> float:
 
 @lru_cache(maxsize=64)
 def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: float | None, loops: int) -> float:
-    """Time of the same ring over hops that differ, slice after slice.
+    """Return the time of the same ring over different hops, slice after slice.
 
     The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before is there:
     b_i = max(b_i' + s / P_i, e_(i-1) + a_(i-1)), and the hop's slowest part is through with it at
@@ -95,7 +95,7 @@ def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: 
     slices = slice_count(n_bytes / (p * loops), slice_bytes)
     size = n_bytes / (p * loops * slices)
     port_s, slowest_s = size / port, size / slowest
-    there = np.zeros((slices, p))  # when the slices of the round before have come from the left
+    there = np.zeros((slices, p))  # arrival of the slices of the round before from the left
     free, end = np.zeros(p), np.zeros(p)
     for _ in range(2 * (p - 1) * loops):
         for k in range(slices):
@@ -107,11 +107,11 @@ def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: 
 
 
 def _ring_of_islands_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of the same ring where every m-th message of a part's way goes to the next island.
+    """Return the time of the same ring if every m-th message of a part goes to the next island.
 
-    A message takes s = a + N / (p B) inside, and a_w + u between with u = N / (p min(B, B_w)). Either an uplink is
-    never idle, and R = 2 (p - 1) messages pass it one after the other; or a part is under way all the time, on R
-    messages of which C = 1 + (R - 1) div m go to another island, and (R - 1) mod m come before the first of these:
+    A message takes s = a + N / (p B) within an island, and a_w + u between islands with u = N / (p min(B, B_w)). Either
+    an uplink is never idle, and R = 2 (p - 1) messages pass it one after the other. Or a part is always in flight, in R
+    messages. C = 1 + (R - 1) div m of them go to another island, and (R - 1) mod m precede the first of these:
 
         max(a_w + R u, C (a_w + u) + (C - 1) (m - 1) s + ((R - 1) mod m) max(s, u))"""
     m, rounds = p // links.islands, 2 * (p - 1)
@@ -123,13 +123,13 @@ def _ring_of_islands_s(p: int, n_bytes: float, links: Links) -> float:
 
 
 def hierarchical_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of reduce-scatter around a ring in each island, then rings between the islands, one for each m-th of the
-    vector, then all-gather in each island: two levels of Cho et al. 2019 (BlueConnect). Without islands it is a ring.
+    """Return the time of reduce-scatter around a ring in each island, then rings between the islands, one for each m-th
+    of the vector, then all-gather in each island. Two levels of Cho et al. 2019 (BlueConnect); without islands, a ring.
 
-    Inside 2 (m - 1) (a + N / (m B)). Between there are R = 2 (k - 1) rounds, with m messages through each uplink, which
-    takes u = N / (p B_w) for one, a node's port N / (p B), the longer of both e. Either the messages are under way all
-    the time, or the uplink is never idle: max(R (a_w + e) + max(0, m u - e), R m u + a_w). That is what messages take
-    where B_w <= B; with faster uplinks these may take a few percent more."""
+    Within the islands: 2 (m - 1) (a + N / (m B)). Between them: R = 2 (k - 1) rounds, with m messages through each
+    uplink. A message takes u = N / (p B_w) in an uplink and N / (p B) in a node's port; e is the maximum of both.
+    Either the messages are always in flight, or the uplink is never idle: max(R (a_w + e) + max(0, m u - e), R m u +
+    a_w). This is exact for B_w <= B; with faster uplinks, messages may take a few percent more."""
     k, m = links.islands, p // links.islands
     inside_s = 2 * (m - 1) * (links.latency_s + n_bytes / (m * links.bytes_per_s))
     if k == 1:
@@ -141,8 +141,8 @@ def hierarchical_s(p: int, n_bytes: float, links: Links) -> float:
 
 
 def halving_doubling_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of recursive halving and doubling: 2 log2(q) a + 2 (q - 1) / q N / B with q = `power_of_two(p)`, and
-    2 (a + N / B) for surplus nodes. Thakur et al. 2005 (there by Rabenseifner).
+    """Return the time of recursive halving and doubling: 2 log2(q) a + 2 (q - 1) / q N / B with q = `power_of_two(p)`,
+    and 2 (a + N / B) for surplus nodes. Thakur et al. 2005 (there by Rabenseifner).
 
     With slices, n of s each in a round, the next round begins max(n s, a + s) later, the last one takes n s + a."""
     q = power_of_two(p)
@@ -162,28 +162,28 @@ def _sliced_halving_s(q: int, n_bytes: float, links: Links) -> float:
 
 
 def tree_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of reduce and broadcast along a binomial tree: 2 L (a + N / B) with L = ceil(log2 p)."""
+    """Return the time of reduce and broadcast along a binomial tree: 2 L (a + N / B) with L = ceil(log2 p)."""
     return 2 * ceil(log2(p)) * (links.latency_s + n_bytes / links.bytes_per_s)
 
 
 def chain_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of reduce along a chain of nodes, then broadcast back: 2 (p - 1) (a + N / B); with n slices of s seconds
-    2 ((p - 1) (a + s) + (n - 1) s)."""
+    """Return the time of reduce along a chain of nodes, then broadcast back: 2 (p - 1) (a + N / B); with n slices of s
+    seconds 2 ((p - 1) (a + s) + (n - 1) s)."""
     slices = slice_count(n_bytes, links.slice_bytes)
     slice_s = n_bytes / slices / links.bytes_per_s
     return 2 * ((p - 1) * (links.latency_s + slice_s) + (slices - 1) * slice_s)
 
 
 def star_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time of a synchronous parameter server on a node of its own: 2 a + 2 p N / B, all vectors through one port, in
-    and out; 2 a + 2 N / B where the workers' ports are slower than that."""
+    """Return the time of a synchronous parameter server on its own node: 2 a + 2 p N / B, all vectors through one port,
+    in and out; 2 a + 2 N / B if the workers' ports are slower than that."""
     gathered = max(p / links.centre_bytes_per_s, 1 / links.to_centre_bytes_per_s)
     scattered = max(p / links.centre_sends_bytes_per_s, 1 / links.from_centre_bytes_per_s)
     return 2 * links.latency_s + n_bytes * (gathered + scattered)
 
 
 def _surplus_s(p: int, n_bytes: float, links: Links) -> float:
-    """Time in which each surplus node hands its vector to a partner before, or gets the sum after: a + N / B."""
+    """Return the time in which each surplus node sends its vector to a partner, or receives the sum: a + N / B."""
     return links.latency_s + n_bytes / links.bytes_per_s if p > power_of_two(p) else 0.0
 
 
@@ -198,8 +198,8 @@ COSTS = {
 
 
 def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple[float, str]:
-    """Return the seconds after the last node enters, and the collective: the one asked for, or the fastest for `best`
-    (the first of equals). One node needs none."""
+    """Return the seconds after the last node enters, and the collective: the requested one, or the fastest for `best`
+    (the first of equals). One node needs no time."""
     if p == 1:
         return 0.0, "none"
     if links.nccl is not None:
@@ -211,8 +211,8 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
 
 @lru_cache(maxsize=8)
 def bytes_of_nodes(name: str, p: int, n_bytes: float) -> tuple[float, ...]:
-    """Return the bytes that each node sends in one all-reduce, and receives: whoever sends somebody a part gets one of
-    the same size from it, or from another one. The last one is a star's centre, if it is a star."""
+    """Return the bytes that each node sends in one all-reduce. It receives the same number: for each part sent, it
+    receives a part of the same size. The last node is a star's centre, if it is a star."""
     return tuple(bytes_of_node(name, p, node, n_bytes) for node in range(p + (name == "star")))
 
 
@@ -238,12 +238,12 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
 
 def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
     """Return the bytes that leave each island in one all-reduce, and enter it."""
-    around = {"none": 1, "ring": p, "nccl_ring": p}.get(name, islands)  # how many nodes or islands the ring passes
+    around = {"none": 1, "ring": p, "nccl_ring": p}.get(name, islands)  # number of nodes or islands in the ring
     return 2 * (around - 1) / around * n_bytes
 
 
 def links_of(cluster: Cluster, nodes: int) -> Links:
-    """Return what the formulas of all-reduces among `nodes` workers go by."""
+    """Return the parameters of the formulas of all-reduces among `nodes` workers."""
     rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
     receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(nodes + 1)]
     sends, receives = min(rates[:nodes]), min(receiving[:nodes])
@@ -283,5 +283,5 @@ def _hop(cluster: Cluster, nodes: int, node: int, rates: list[float], receiving:
 
 
 def _carried(cluster: Cluster, latency_s: float, line_bytes_per_s: float) -> float:
-    """Return what a message between two nodes gets of a line."""
+    """Return the rate of a message between two nodes on a line."""
     return min(line_bytes_per_s, cluster.connection_bytes_per_s(latency_s, line_bytes_per_s))

@@ -1,7 +1,7 @@
-"""A machine that checks, while it runs, what its algorithm's communication must leave unchanged (`eval.conservation`).
+"""A machine that checks the sums that its algorithm's communication must leave unchanged (`eval.conservation`).
 
-`Algorithm.conserves` says what that is. Only what is complete is counted: a step that all workers have made, a call
-or an ask that has been answered. So what is under way at a mark breaks no law; what was lost, doubled or mixed up does.
+`Algorithm.conserves` names the sum. Only complete operations count: a step that all workers have made, a call or an ask
+that has been answered. So operations in flight at a mark break no law; lost, doubled or confused vectors do.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dsgd.engines.sim.node import Node
 from dsgd.streams import stream
 from dsgd.worker import Call, Worker
 
-PROJECTIONS = 4  # random ones, of each vector: what is wrong with a vector shows in any of them
+PROJECTIONS = 4  # random projections of each vector: an error of a vector shows in any of them
 
 
 class ConservingMachine(Machine):
-    """Simulate as `Machine` does, and sum up the changes of what must not change.
+    """Simulate as `Machine` does, and sum up the changes of the conserved sum.
 
-    Vectors [d] are seen as their projections [n], in double precision: n = PROJECTIONS."""
+    Vectors [d] are projected to [n], in double precision: n = PROJECTIONS."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -34,20 +34,20 @@ class ConservingMachine(Machine):
         self._rows = torch.from_numpy(rows) / math.sqrt(d)
         self._shard_rows = self._rows.tensor_split(max(len(self.shards), 1), dim=1)
         self._after = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # each worker's last step
-        self._steps: dict[int, tuple[Tensor, set[int]]] = {}  # changes before a step, who has made it: not all as yet
+        self._steps: dict[int, tuple[Tensor, set[int]]] = {}  # changes before a step, its workers so far
         by_steps = self._law == "workers" and self.experiment.algo.lockstep
         self._by_steps = by_steps or (self._law == "workers and centre" and not self.shards)
         self._by_asks = self._law == "workers" and not by_steps
-        self._asks: dict[Task[Any], Tensor] = {}  # changes of the peers by asks whose answers are under way
+        self._asks: dict[Task[Any], Tensor] = {}  # changes of the peers by asks with answers in flight
         self._kept = self._seen(self.problem.start)  # the centre that the last worker keeps, at its last step
-        self._calls = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # changes by calls that are under way
+        self._calls = torch.zeros(p, PROJECTIONS, dtype=torch.float64)  # changes by calls in flight
         self._change = torch.zeros(PROJECTIONS, dtype=torch.float64)
         self._checked = 0
 
     @property
     def drift(self) -> float | None:
-        """Return by how much the sum has changed since the start, relative to the lengths of all vectors in it; None
-        without a law, and before anything was complete."""
+        """Return the change of the sum since the start, relative to the lengths of all vectors in it; None without a
+        law, and before the first complete operation."""
         if not self._checked:
             return None
         vectors = [node.worker.x for node in self.nodes]
@@ -97,7 +97,7 @@ class ConservingMachine(Machine):
         worker = task.owner.worker
         before = self._seen(worker.x)
         change = self._calls[worker.rank].clone()
-        self._calls[worker.rank] = 0  # what is done with the answer may begin the next call
+        self._calls[worker.rank] = 0  # using the answer may begin the next call
         super()._take_call(task, answer)
         if self._law == "workers and centre":
             self._conclude(change + self._seen(worker.x) - before)

@@ -1,4 +1,4 @@
-"""Nodes that fail in lock-step, and what failures cost a run: time down, and computing that was lost."""
+"""Nodes that fail in lock-step, and the cost of failures: time down, and lost computations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ DownSpan = tuple[int, float, float]  # a node, and from when until when
 @dataclass
 class Downtime:
     """Collect the times in which workers and servers were down, until they had their parameters again, and in which
-    workers computed what they then lost. Spans may lie in the future.
+    workers computed steps that were lost later. Spans may lie in the future.
 
-    lost_updates: of servers, those since the checkpoints that they came back with."""
+    lost_updates: updates of servers since the checkpoints that they returned with."""
 
     down: list[DownSpan] = field(default_factory=list)
     lost: list[DownSpan] = field(default_factory=list)
@@ -26,10 +26,10 @@ class Downtime:
     lost_updates: int = 0
 
     def summary(self, time_s: float, nodes: int, together: bool) -> dict[str, Any]:
-        """Return how often nodes have failed until a time, how long they computed what was lost, and the goodput.
+        """Return the number of failures until a time, the time of lost computations, and the goodput.
 
-        together: no worker makes progress while another one is down, or computes what it then loses. None does while a
-        server is down."""
+        together: no worker makes progress while another one is down or computes a step that is lost later. No worker
+        makes progress while a server is down."""
         down = [(node, begin, min(end, time_s)) for node, begin, end in self.down if begin < time_s]
         lost = [(node, begin, end) for node, begin, end in self.lost if end <= time_s]
         servers = [(begin, min(end, time_s)) for _, begin, end in self.servers if begin < time_s]
@@ -48,8 +48,8 @@ class Downtime:
 
 @dataclass(eq=False)
 class LockstepFailures:
-    """Let one node fail whose steps others wait for. It loses the gradient under way, and computes it again when it has
-    been repaired and has its parameters, which a peer keeps. So failures change times, and nothing else."""
+    """Let one node fail while others wait for its steps. It loses its pending gradient, and computes it again after it
+    has been repaired and has its parameters, which a peer keeps. So failures change only times."""
 
     _node: int
     _outages: Iterator[Outage]
@@ -63,9 +63,10 @@ class LockstepFailures:
         self._downtime.down.append((self._node, self._down_s, self._up_s))
 
     def finish(self, start_s: float, finish: Callable[[float, float], float]) -> float:
-        """Return when a gradient is done that is to begin at a time.
+        """Return the end of a gradient that should begin at `start_s`.
 
-        finish: when it would be, begun at a time, if it does not come to another one."""
+        finish: maps (begin, next failure) to the end of an undisturbed gradient; an end after the failure counts as
+        disturbed."""
         while True:
             while self._up_s <= start_s:
                 self._next()
@@ -80,7 +81,7 @@ class LockstepFailures:
 def outages_of(experiment: Experiment, port: int, restored_bytes: float | None = None) -> Iterator[Outage]:
     """Return the outages of a worker or a server, by its port.
 
-    restored_bytes: of a message that ends them; None: what comes after the repair is left to the caller."""
+    restored_bytes: size of the message that ends an outage; None: an outage ends with the repair."""
     cluster = experiment.cluster
     assert cluster.failing is not None
     restore_s = 0.0
@@ -90,7 +91,7 @@ def outages_of(experiment: Experiment, port: int, restored_bytes: float | None =
 
 
 def next_outage(outages: Iterator[Outage], now_s: float) -> Outage:
-    """Return the next outage that ends after this time; one that never comes begins at infinity."""
+    """Return the next outage that ends after this time; without one, an outage that begins at infinity."""
     down_s, up_s = next(outages)
     while up_s <= now_s:
         down_s, up_s = next(outages)
@@ -98,7 +99,7 @@ def next_outage(outages: Iterator[Outage], now_s: float) -> Outage:
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
-    """Return how much time lies in any of these spans."""
+    """Return the total time covered by these spans."""
     covered, until = 0.0, 0.0
     for begin, end in sorted(spans):
         covered += max(0.0, end - max(begin, until))

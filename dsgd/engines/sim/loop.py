@@ -12,13 +12,13 @@ Event = tuple[Callable[..., None], tuple[Any, ...]]
 
 @dataclass(eq=False)
 class EventLoop:
-    """Process events in order of time, those at equal times in the order of scheduling. now: seconds of virtual time.
+    """Process events in order of time, at equal times in the order of scheduling. now: virtual time, seconds.
 
     The heap holds distinct times, each with a list of events: many equal nodes do the same at the same time."""
 
     now: float = 0.0
     processed: int = 0
-    _present: list[Event] = field(default_factory=list)  # those left at the current time, the next one last
+    _present: list[Event] = field(default_factory=list)  # remaining events of the current time, the next one last
     _moments: dict[float, list[Event]] = field(default_factory=dict)  # scheduled since then, by time
     _times: list[float] = field(default_factory=list)  # a heap of their keys
 
@@ -35,7 +35,7 @@ class EventLoop:
 
     @property
     def next_time(self) -> float | None:
-        """Return the time of the next event, None if there is none."""
+        """Return the time of the next event, or None."""
         if self._present:
             return self.now
         return self._times[0] if self._times else None

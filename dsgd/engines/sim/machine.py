@@ -83,7 +83,7 @@ class Machine:
                 failing = LockstepFailures(rank, outages_of(experiment, rank, self.message_bytes), self.downtime)
             processor = Processor(cluster, rank, experiment.seed, p, failing)
             buffers = start if self.timing_only else problem.start_buffers.clone()
-            published = (start, 0)  # all nodes share the start, which nobody changes
+            published = (start, 0)  # all nodes share the start, which never changes
             self.nodes.append(Node(worker=worker, processor=processor, published=published, buffers=buffers))
         parts = start.tensor_split(k) if k else []
         self.shards = [Shard(experiment.algo.server(part.clone()), p, problem.layout) for part in parts]
@@ -127,8 +127,8 @@ class Machine:
 
     @property
     def over(self) -> bool:
-        """Tell whether all workers have ended, or free-running ones have used up the budget, which drops gradients
-        under way, or the run has diverged. Workers that are all down will be up again."""
+        """Return whether all workers have ended, or asynchronous ones have used up the budget, which discards pending
+        gradients, or the run has diverged. If all workers are down, the run is not over: they return."""
         ended = self.training == 0 and not self.present[0].down
         return self.diverged or ended or self.samples >= self._free_running_budget
 
@@ -141,7 +141,7 @@ class Machine:
         return self.nodes if self.elastic is None else self.elastic.present()
 
     def centre(self) -> Tensor | None:
-        """Return the vector [d] that is the output model, None where that is the workers' mean."""
+        """Return the output model [d]; None if it is the workers' mean."""
         name, last = self.experiment.algo.output, self.present[-1].worker
         if self.shards:
             return torch.cat([getattr(shard.server, name or "x") for shard in self.shards])
@@ -191,8 +191,8 @@ class Machine:
     # Gradients
 
     def _begin_gradient(self, node: Node, at: Tensor) -> tuple[PendingGradient, float]:
-        """Begin a gradient; its value is computed when its virtual time is over, with all others that are pending.
-        Returns that time, too."""
+        """Begin a gradient. Its value is computed when its virtual time is over, with all other pending gradients.
+        Returns the gradient and its end."""
         buffers = node.buffers.clone() if self.has_buffers else node.buffers
         gradient = PendingGradient(node.worker.rank, node.batches, at, buffers)
         node.batches += 1
@@ -206,7 +206,7 @@ class Machine:
         return gradient, end
 
     def _finish_gradient(self, node: Node, gradient: PendingGradient) -> Tensor | None:
-        """Return the gradient; None if the run has diverged with it, and nobody makes a step from it."""
+        """Return the gradient; None if the run has diverged with it, so no worker makes a step from it."""
         if gradient.value is None:
             self.evaluator.evaluate(self._pending)
             self._pending = []
@@ -283,8 +283,8 @@ class Machine:
                 task.resume(result)
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
-        """Count the staleness of a mean where the algorithm takes it. entered: the worker's steps when it gave its
-        vector."""
+        """Count the staleness of a mean when the algorithm receives it. entered: the worker's steps at its
+        contribution."""
         worker = task.owner.worker
         if task is self.tasks[worker.rank]:
             self._count_staleness(worker.steps - entered)
@@ -311,7 +311,7 @@ class Machine:
     # Nodes that fail
 
     def _server_failures(self, downtime: Downtime) -> ServerFailures | None:
-        """Return what fails servers, None if nothing does."""
+        """Return the failures of servers, or None."""
         failing = self.experiment.cluster.failing
         if failing is None or failing.server_checkpoint_s is None or not self.shards:
             return None
@@ -320,7 +320,7 @@ class Machine:
         return ServerFailures(self.shards, outages, failing.server_checkpoint_s, self.loop, downtime)
 
     def _restarts(self, downtime: Downtime) -> Restarts | None:
-        """Return what fails workers that others do not wait for, None if nothing does."""
+        """Return the failures of workers that others do not wait for, or None."""
         algo = self.experiment.algo
         if algo.lockstep and not algo.elastic:
             return None

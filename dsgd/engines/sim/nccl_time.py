@@ -1,12 +1,12 @@
 """The time of NCCL's all-reduce among hosts of several GPUs.
 
-k hosts of m GPUs, p = k m of them, N bytes; V is the rate of a GPU's NVLink, R that of a host's network cards, x the
-latency of the wire between two hosts.
+k hosts of m GPUs, p = k m GPUs in all, N bytes; V is the rate of a GPU's NVLink, R the rate of all network cards of a
+host, x the latency of the wire between two hosts.
 
 NCCL cuts the vector into chunks, some on each of its channels. These are pipelined over all hops of a ring or tree, so
 NVLink and network do not add up: the first chunks cross every hop, one after the other, and all others follow at the
 rate of the slowest level. A small vector has no others. `nccl_tuner.py` has the choice, and the latencies; constants
-are NCCL's, and their files those of https://github.com/NVIDIA/nccl."""
+are NCCL's, with their files in https://github.com/NVIDIA/nccl."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def nccl_s(n_bytes: float, hosts: Hosts) -> tuple[float, str]:
 
 
 def tree_s(n_bytes: float, hosts: Hosts, protocol: str) -> float:
-    """Time of two trees of hosts, in each of which the GPUs are a chain, up and down: with C bytes in the first chunks,
-    G = 2 floor(log2 k) hops over the network and D = 2 (m - 1) over NVLink
+    """Return the time of two trees of hosts, up and down; the GPUs of a host are a chain. With C bytes in the first
+    chunks, G = 2 floor(log2 k) hops over the network and D = 2 (m - 1) hops over NVLink
 
         latency + G x + C (D / V + G / H) + (N - C) / min(V / 2, S)
 
-    as a GPU within a chain passes on a sum and a result. H and S are of `_network`. V, H and S carry the protocol's
-    share of data, and no hop is faster than all channels."""
+    because a GPU within a chain forwards a sum and a result. H and S come from `_network`. V, H and S carry the
+    protocol's share of data, and no hop is faster than all channels."""
     hops, up_down = 2 * hosts.levels, 2 * (hosts.m - 1)
     nvlink, network = _of_channels(protocol, hosts)
     share = PROTOCOLS[protocol].payload
@@ -70,8 +70,8 @@ def _network(hosts: Hosts) -> tuple[float, float]:
 
 
 def _of_channels(protocol: str, hosts: Hosts) -> tuple[float, float]:
-    """Return what all channels of a tree carry in one direction over NVLink, and over the network. NCCL limits LL over
-    the latter alone."""
+    """Return the rates of all channels of a tree in one direction: over NVLink, and over the network. NCCL limits LL
+    only over the network."""
     if protocol == "ll":
         return inf, GB * LL[hosts.k > 2]
     rate = hosts.of_channels(TREE_SIMPLE if protocol == "simple" else TREE_LL128)
@@ -89,8 +89,8 @@ def _ll128_chunk(n_bytes: float, hosts: Hosts) -> float:
 
 
 def ring_s(n_bytes: float, hosts: Hosts, protocol: str) -> float:
-    """Time of a ring over all GPUs: latency + 2 (k - 1) x + 2 (p - 1) / p N / min(V, R), of which LL and LL128 have
-    their share of data, and no more than their channels."""
+    """Return the time of a ring over all GPUs: latency + 2 (k - 1) x + 2 (p - 1) / p N / min(V, R). LL and LL128 carry
+    their share of data at this rate, at most the rate of their channels."""
     rate = PROTOCOLS[protocol].payload * min(hosts.within, hosts.network)
     if protocol != "simple":
         rate = min(rate, GB * LL[hosts.k > 2] if protocol == "ll" else ring_ll128(hosts))
@@ -99,7 +99,8 @@ def ring_s(n_bytes: float, hosts: Hosts, protocol: str) -> float:
 
 
 def nvls_tree_s(n_bytes: float, hosts: Hosts, protocol: str = "simple") -> float:
-    """Time of a tree of hosts whose switches add: with L bytes in the first chunks, and H and S of `_network`
+    """Return the time of a tree of hosts whose switches add. With L bytes in the first chunks, and H and S from
+    `_network`
 
     latency + G x + L (4 / V + G / H) + (N - L) / min(channels, S)"""
     hops = 2 * hosts.levels

@@ -1,7 +1,7 @@
 """How NCCL chooses the algorithm and protocol of an all-reduce among hosts of several GPUs: by an estimate of its time.
 
 All constants are NCCL's (v2.28, most of them unchanged since v2.18), in GB/s and us as in its source; the files are
-those of https://github.com/NVIDIA/nccl. Names without a file are in src/graph/tuning.cc."""
+in https://github.com/NVIDIA/nccl. Names without a file are in src/graph/tuning.cc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Protocol:
     corrections: tuple[float, ...]
 
     def correction(self, n_bytes: float) -> float:
-        """Return the share of a tree's bandwidth that the estimate has for so many bytes."""
+        """Return the share of a tree's bandwidth in the estimate for n_bytes."""
         power = int(log2(n_bytes / 64)) if n_bytes >= 64 else -1
         return self.corrections[power] if 0 <= power < len(self.corrections) else 1.0
 
@@ -66,12 +66,12 @@ class Hosts:
 
     @property
     def p(self) -> int:
-        """Return how many GPUs there are."""
+        """Return the number of GPUs."""
         return self.k * self.m
 
     @property
     def within(self) -> float:
-        """Return the rate between GPUs of one host; inf where there is one."""
+        """Return the rate between GPUs of one host; inf for a single GPU."""
         return self.nvlink if self.m > 1 else inf
 
     @property
@@ -108,7 +108,7 @@ def latency_s(algorithm: str, protocol: str, hosts: Hosts) -> float:
 
 
 def choice(n_bytes: float, hosts: Hosts) -> tuple[str, str]:
-    """Return the algorithm and the protocol with the least estimated time, of those that NCCL may take."""
+    """Return the algorithm and the protocol with the least estimated time, among NCCL's options."""
     nccl = hosts.nccl
     options = [
         (algorithm, each) for algorithm in ("ring", "tree") for each in nccl.protocols if algorithm in nccl.algorithms
@@ -141,7 +141,7 @@ def ring_ll128(hosts: Hosts) -> float:
 
 
 def _of_tree(protocol: str, hosts: Hosts) -> float:
-    """Of two hosts the estimate takes NVLink's rate."""
+    """Return the rate of a tree in the estimate, which takes NVLink's rate for two hosts."""
     wires = hosts.nvlink if hosts.k == 2 and hosts.m > 1 else min(hosts.within, hosts.network)
     rate = min(TREE * wires, hosts.of_channels(TREE_SIMPLE))
     if protocol == "ll":

@@ -1,7 +1,7 @@
 """Ports and messages: every node has one full-duplex port, which its messages share.
 
 The switch between the ports has no limit of its own and buffers what a busy receiver cannot take yet. So a parameter
-server saturates, and a ring does not:
+server saturates, and a ring does not. Messages follow these rules:
 
 - messages that a node sends at one moment share its port equally: k of them, N bytes each, take k N / B;
 - later ones wait for earlier ones, at the sender's port and again at the receiver's, first come, first served;
@@ -10,17 +10,17 @@ server saturates, and a ring does not:
 Bytes count as they go through a port, evenly from a transfer's first bit to its last one. So no node has ever sent, or
 received, more than its port can carry.
 
-With `chunks_per_message` above 1 every chunk of a message queues at the ports by itself: messages that are under way at
-the same time then share a port, nearly equally, as streams of TCP do, instead of waiting for each other.
+With `chunks_per_message` above 1, every chunk of a message queues separately: concurrent messages then share a port
+nearly equally, as streams of TCP do, instead of waiting for each other.
 
 A message to NOWHERE has left the network with the sender's port: it was lost (`LossyNetwork`), with the probability of
-its pair, whatever its size (`cluster.loss`, `cluster.links.loss`). What may be lost, a push, is gone. Everything else
-goes over connections, one from each sender to each receiver, which work like TCP: a lost message is sent again a fixed
-time after it has left the port, as often as it takes, and the messages that were sent after it wait at the receiver
-until it has come. So a loss there costs time, and no vector is mistaken for another one. Requests and acknowledgements
-without content are never lost, as they have no bytes either.
+its pair for any size (`cluster.loss`, `cluster.links.loss`). A lost push is gone. All other messages use connections,
+one from each sender to each receiver, which work like TCP. A lost message is sent again a fixed time after it has left
+the port, until it arrives. Later messages of the connection wait at the receiver until then. So a loss there costs
+time, and no vector is mistaken for another one. Requests and acknowledgements without content are never lost, because
+they have no bytes.
 
-What else is between two ports, uplinks of islands, links of regions and slow connections, is their route (`Routes`).
+Uplinks of islands, links of regions and slow connections form the route between two ports (`Routes`).
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.routes import Connection, Flow, RegionLink, Routes
 from dsgd.streams import stream
 
-PortMessage = tuple[
-    int, float, Callable[..., None], tuple
-]  # receiver, bytes, action and arguments: what happens on arrival
+PortMessage = tuple[int, float, Callable[..., None], tuple]  # receiver, bytes, and action with arguments on arrival
 NOWHERE = -1  # the receiver of a message whose action happens when it has left the sender's port
 
 
 class Network:
-    """Deliver messages between ports. bytes_per_s: of each node's port, each direction. latency_s: of every message
-    without a route, which has one of its own. receive_bytes_per_s: of ports that receive at another rate."""
+    """Deliver messages between ports. bytes_per_s: rate of each node's port, each direction. latency_s: latency of
+    messages without a route; routes have their own. receive_bytes_per_s: rates of receiving ports, if they differ."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class Network:
         self.spans: list[tuple[int, float, float]] | None = None
 
     def bytes_sent(self, time_s: float) -> list[float]:
-        """Return what every node has sent until a time, which must not lie before the last event."""
+        """Return the bytes that every node has sent until a time, which must not lie before the last event."""
         # a port that has something to send sends at its rate
         waiting = [
             (free - time_s) * rate if free > time_s else 0.0
@@ -82,7 +80,7 @@ class Network:
         return [count + flow.until(time_s) for count, flow in zip(sent, self._collective, strict=True)]
 
     def bytes_received(self, time_s: float) -> list[float]:
-        """Return likewise what every node has received."""
+        """Return likewise the bytes that every node has received."""
         flows = zip(self._received, self._collective, strict=True)
         return [messages.until(time_s) + collectives.until(time_s) for messages, collectives in flows]
 
@@ -134,7 +132,7 @@ class Network:
         action: Callable[..., None],
         arguments: tuple,
     ) -> None:
-        """Carry to the receiver's port what leaves the sender's between two times."""
+        """Carry a message that leaves the sender's port between two times to the receiver's port."""
         if receiver == NOWHERE:
             self._loop.at(end, action, *arguments)
         elif self.routes is not None and (route := self.routes.between(sender, receiver)) is not None:
@@ -147,7 +145,7 @@ class Network:
         self, receiver: int, size: float, last_bit: float, action: Callable[..., None], arguments: tuple
     ) -> None:
         begin = max(self._loop.now, self._ingress_free[receiver])
-        # a port that stands idle between the bits of a slow sender is not busy with them
+        # a port that idles between the bits of a slow sender is not busy
         self._ingress_free[receiver] = free = begin + size / self._receive_rate[receiver]
         end = max(free, last_bit)
         self._received[receiver].add(self._loop.now, begin, end, size)
@@ -179,7 +177,7 @@ def _do_nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class Delivery:
-    """What happens when a message has arrived, and all those sent before it on its connection."""
+    """The action after the arrival of a message and of all earlier ones of its connection."""
 
     action: Callable[..., None]
     arguments: tuple[Any, ...]
@@ -187,20 +185,20 @@ class Delivery:
 
 
 class LossyNetwork(Network):
-    """Lose each message with a probability. lost: how many are gone. resent: how often one was sent again.
+    """Lose each message with a probability. lost: number of lost messages. resent: number of repeated sends.
 
-    What becomes of a message is drawn from its sender's own stream when it is sent for the first time."""
+    All losses of a message are drawn from its sender's stream when it is sent for the first time."""
 
     def __init__(self, *ports: Any, loss: Callable[[int, int], float], retransmit_s: float, seed: int) -> None:
-        """ports: as for `Network`. loss: the probability, of sender and receiver. retransmit_s: from when a lost
-        message has left the port until it is sent again."""
+        """ports: arguments of `Network`. loss: maps (sender, receiver) to the probability. retransmit_s: seconds from
+        the end of a lost message at the port until it is sent again."""
         super().__init__(*ports)
         self.lost = 0
         self.resent = 0
         self._loss = loss
         self._retransmit_s = retransmit_s
         self._rngs = [stream("loss", seed, port) for port in range(len(self._rate))]
-        self._connections: dict[tuple[int, int], deque[Delivery]] = {}  # what has not been delivered, as it was sent
+        self._connections: dict[tuple[int, int], deque[Delivery]] = {}  # undelivered messages in the order of sending
 
     def send_once(self, sender: int, message: PortMessage, lost: Callable[[], None]) -> None:
         if self._rngs[sender].random() < self._loss(sender, message[0]):
@@ -218,7 +216,7 @@ class LossyNetwork(Network):
         super().send(sender, attempts)
 
     def _attempt(self, sender: int, receiver: int, size: float, delivery: Delivery, losses: int) -> PortMessage:
-        """Return what the network is to send for a message that is lost so many times before it arrives."""
+        """Return the port message of a message that is lost `losses` times before it arrives."""
         if losses:
             return NOWHERE, size, self._wait, (sender, receiver, size, delivery, losses - 1)
         return receiver, size, self._arrived, (sender, receiver, delivery)
@@ -241,7 +239,7 @@ class LossyNetwork(Network):
 def network_of(cluster: Cluster, loop: EventLoop, nodes: int, ports: int, seed: int) -> Network:
     """Make the network of `nodes` workers.
 
-    ports: of workers, and after them of servers and of a star's centre. seed: of the run."""
+    ports: number of ports: workers, then servers and a star's centre. seed: seed of the run."""
     rates = [cluster.bytes_per_s(node, nodes) for node in range(ports)]
     receiving = None
     if cluster.receive_bandwidth is not None:
@@ -263,7 +261,7 @@ def network_of(cluster: Cluster, loop: EventLoop, nodes: int, ports: int, seed: 
 def _routes(
     cluster: Cluster, loop: EventLoop, nodes: int, rates: list[float], receiving: list[float], seed: int
 ) -> Routes:
-    """Return what is between the ports. rates, receiving: of every port."""
+    """Return the routes between the ports. rates, receiving: rates of every port in both directions."""
     region_of = [cluster.region(node, nodes) for node in range(len(rates))]
     matrix, links = cluster.link_matrix, {}
     if matrix is not None:

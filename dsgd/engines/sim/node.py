@@ -28,7 +28,7 @@ VectorMessage = tuple[Tensor, int]  # a vector, and the sender's step count when
 class Processor:
     """Compute the durations of one node's gradients. Its random streams depend only on (seed, node).
 
-    nodes: of the cluster, which a trace is replayed on. failing: what fails the node, if it computes on after that."""
+    nodes: number of nodes on which a trace is replayed. failing: its failures in lock-step."""
 
     def __init__(
         self, cluster: Cluster, node: int, seed: int, nodes: int = 1, failing: LockstepFailures | None = None
@@ -54,8 +54,8 @@ class Processor:
         self._steady = self._jitter is None and self._times is None and not self._pauses
 
     def finish(self, start_s: float, vectors: int = 0) -> float:
-        """Return the time at which a gradient begun at start_s is done, if `vectors` received vectors come before it.
-        Calls must come in order of time."""
+        """Return the end of a gradient that begins at start_s, after `vectors` received vectors. Call in order of
+        time."""
         before_s = vectors * self._receive_overhead_s
         if self._steady and self._failing is None:
             return start_s + before_s + self.mean_s
@@ -65,8 +65,8 @@ class Processor:
         return self._failing.finish(start_s, partial(self._finish, work_s))
 
     def _finish(self, left_s: float, now_s: float, until_s: float = math.inf) -> float:
-        """Return when so much work begun at a time is done, with the pauses in which nothing is; later than until_s if
-        it is not done by then."""
+        """Return the end of `left_s` seconds of work that begins at `now_s`, pauses included; any time after until_s if
+        later."""
         while self._pauses and now_s < until_s:
             begin_s, end_s = min(pauses.after(now_s) for pauses in self._pauses)
             if begin_s >= now_s + left_s:
@@ -76,7 +76,7 @@ class Processor:
         return now_s + left_s
 
     def _gradient_s(self, start_s: float) -> float:
-        """Return how long the next gradient computes, without stalls."""
+        """Return the duration of the next gradient, without stalls."""
         if self._times is not None:
             return next(self._times)
         return self.mean_s if self._jitter is None else self.mean_s * self._jitter.factor(start_s)
@@ -92,8 +92,8 @@ class JitterDraws:
     _start_s: float = 0.0  # of the gradient that has this level
 
     def factor(self, start_s: float) -> float:
-        """Draw the factor of a gradient that begins at this time. A normal one that is not above 0 is drawn again: one
-        in 741 with the largest jitter, by which the mean is 0.15 % more than 1 and the deviation 0.7 % less."""
+        """Draw the factor of a gradient that begins at this time. A normal factor that is not above 0 is drawn again:
+        one in 741 with the largest jitter. So the mean is 0.15 % above 1 and the deviation 0.7 % lower."""
         law = self._law
         if law.distribution == "gamma":
             shape = law.cv**-2
@@ -123,12 +123,11 @@ def lognormal(rng: np.random.Generator, cv: float) -> float:
 
 
 def replay(trace: ComputeTrace, node: int, nodes: int, seed: int, slowness: float) -> Iterator[float]:
-    """Return the gradient times of a node, which repeats those of one rank without end.
+    """Return the gradient times of a node: the times of one rank, repeated without end.
 
-    With as many nodes as ranks each is its own rank. Otherwise the ranks are shuffled, and each of the first nodes
-    takes one; those after them take the ranks again, each from a step of its own, drawn at random, so that nodes of one
-    rank are not slow together. A rank's order of steps, and with it slow phases and slow ranks, stays.
-    """
+    With as many nodes as ranks, each node replays its own rank. Otherwise the ranks are shuffled, and each of the first
+    nodes takes one. Later nodes take the ranks again, each from a random step, so nodes of one rank are not slow
+    together. The order of a rank's steps is kept, and with it slow phases and slow ranks."""
     ranks = len(trace.seconds)
     rank = node if nodes == ranks else int(stream("compute_trace", seed).permutation(ranks)[node % ranks])
     times = trace.seconds[rank]
@@ -163,7 +162,7 @@ class Pauses:
 
 
 class PendingExchange:
-    """Collect the vectors of one exchange. arrived: by source, in the order asked for; None: not here yet."""
+    """Collect the vectors of one exchange. arrived: {source: message}, in the requested order; None: missing."""
 
     __slots__ = ("arrived", "missing", "task")
 
@@ -179,7 +178,7 @@ class Node:
 
     batches: int = 0  # mini-batches drawn so far
     buffers: Tensor  # [nb], batch norm's running statistics
-    collectives: int = 0  # how many collectives it has entered
+    collectives: int = 0  # number of collectives that it has entered
     computed_s: float = 0.0  # in finished gradients
     computing: tuple[float, float] = (0.0, 0.0)  # the latest gradient's start and end
     down: bool = False  # it has failed, and has no parameters yet
@@ -189,12 +188,12 @@ class Node:
     optimizer_state: State | None = None
     processor: Processor
     published: VectorMessage
-    received: int = 0  # vectors, since the last gradient was begun
-    tasks: list[Task[Any]] = field(default_factory=list)  # those that end with it, where nodes may fail
+    received: int = 0  # vectors, since the start of the last gradient
+    tasks: list[Task[Any]] = field(default_factory=list)  # tasks that end with the node, if nodes may fail
     worker: Worker
 
     def expect(self, exchange: PendingExchange) -> None:
-        """Enter an exchange, behind those entered before."""
+        """Enter an exchange, behind earlier ones."""
         self.exchanges.append(exchange)
         if self.early:
             self._open_early()
@@ -220,7 +219,7 @@ class Node:
         return exchange
 
     def _open_early(self) -> None:
-        """Move vectors that came early into the first exchange."""
+        """Move vectors that arrived early into the first exchange."""
         for exchange in self.exchanges[:1]:
             for source in [source for source, message in exchange.arrived.items() if message is None]:
                 messages = self.early.get(source)
@@ -239,7 +238,7 @@ class Node:
         return self.computing[1]
 
     def fail(self, now_s: float) -> None:
-        """Lose all that is in the node's memory, and the gradient under way."""
+        """Lose the node's memory and its pending gradient."""
         for task in self.tasks:
             task.close()
         self.down = True
@@ -258,7 +257,7 @@ class Node:
 class PendingAllReduce:
     """Collect the contributions to one all-reduce, by rank, and its earliest begin and end.
 
-    missing: how many workers are expected."""
+    missing: number of workers that have not entered."""
 
     def __init__(self, nodes: int, missing: int, n_bytes: float, parts: int) -> None:
         self.tasks: list[Task[Any] | None] = [None] * nodes
@@ -279,7 +278,7 @@ class PendingAllReduce:
         return self.missing == 0
 
     def withdraw(self, rank: int) -> None:
-        """Expect a worker no more, and drop what it has contributed."""
+        """Stop expecting a worker, and drop its contribution."""
         if self.tasks[rank] is None:
             self.missing -= 1
         self.tasks[rank] = self.contributions[rank] = None
@@ -289,8 +288,7 @@ class NullVector(Tensor):
     """An empty vector [0] whose arithmetic returns itself.
 
     A call of torch costs microseconds even for empty tensors, and an algorithm makes several in a step. Operations that
-    are not listed below are torch's own, and return plain empty tensors.
-    """
+    are not listed below are torch's own, and return plain empty tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]
 

@@ -17,19 +17,19 @@ from dsgd.worker import Ask, Exchange, Pull, Push
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Carry vectors from one worker to another. A worker that is down answers no pull, and what is pushed to it is
-    lost; what arrives for a task that has failed meanwhile is dropped, and not counted."""
+    """Carry vectors from one worker to another. A worker that is down answers no pull, and vectors pushed to it are
+    lost. An answer for a task that has failed meanwhile is discarded, and not counted."""
 
     _nodes: Sequence[Node]
     _loop: EventLoop
     _network: Network
     _message_bytes: float
     _count_staleness: Callable[[int], None]
-    _answer: Callable[[Task[Any], Node, Tensor], Tensor]  # of a peer to the vector of a task
+    _answer: Callable[[Task[Any], Node, Tensor], Tensor]  # a peer's answer to the vector of a task
     _take: Callable[[Task[Any], Tensor], None]  # gives a task the answer that it waits for
 
     def exchange(self, task: Task[Any], request: Exchange) -> None:
-        """Send the vectors of a task, which is resumed with those of all its sources."""
+        """Send the vectors of a task, and resume it with the vectors of all its sources."""
         node, worker, size = task.owner, task.owner.worker, self._message_bytes * request.size
         rank, steps = worker.rank, worker.steps
         self._network.send(
@@ -41,7 +41,7 @@ class Pairs:
         )
         exchange = PendingExchange(task, request.sources)
         node.expect(exchange)
-        if not exchange.missing:  # faster neighbours' vectors have come already, or none is due
+        if not exchange.missing:  # faster neighbours' vectors have already arrived, or none is expected
             self._loop.at(self._loop.now, self._complete_exchanges, node)
 
     def _arrived(self, node: Node, source: int, message: VectorMessage) -> None:
@@ -60,7 +60,7 @@ class Pairs:
             exchange.task.resume(received)
 
     def pull(self, task: Task[Any], request: Pull) -> None:
-        """Resume a task with what a peer has published by the time that the request is there."""
+        """Resume a task with the vector that its peer has last published when the request arrives."""
         self._network.notify(task.owner.worker.rank, request.peer, self._serve_pull, task, request.peer)
 
     def _serve_pull(self, task: Task[Any], peer: int) -> None:
@@ -91,7 +91,7 @@ class Pairs:
         task.resume()
 
     def ask(self, task: Task[Any], request: Ask) -> None:
-        """Send the vector of a task, which is resumed with the answer, None from a peer that is down."""
+        """Send the vector of a task, and resume it with the answer, or None from a peer that is down."""
         worker = task.owner.worker
         arguments = (task, request, worker.steps)
         self._network.send(worker.rank, [(request.peer, self._message_bytes, self._asked, arguments)])

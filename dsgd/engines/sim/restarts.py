@@ -24,10 +24,10 @@ from dsgd.optim.optimizer import State
 class Restarts:
     """Fail workers and start them again.
 
-    A worker that fails loses all that it has: its gradient under way, its parameters, what its algorithm and its
-    optimiser keep, and what was pushed to it. After the repair it fetches parameters, from the servers or else from a
-    random peer that is up, and enters its algorithm with them, at the step that it has come to. Where no peer is up it
-    goes on from the parameters that it had."""
+    A worker that fails loses its whole state: its pending gradient, its parameters, the vectors of its algorithm and
+    optimiser, and its inbox. After the repair it fetches parameters from the servers, or else from a random running
+    peer, and starts its algorithm with them, at its last step number. If no peer is running, it continues with its old
+    parameters."""
 
     _nodes: Sequence[Node]
     _servers: Servers
@@ -112,24 +112,24 @@ class Restarts:
 
 @dataclass(eq=False, kw_only=True)
 class ElasticRestarts(Restarts):
-    """Fail workers that average with each other, and take them in again.
+    """Fail workers that average with each other, and let them join again.
 
-    The others learn of a failure at once. They expect the worker no more, neither in the average that they wait for nor
-    in later ones. After the repair it asks a random member. That one answers when it begins its next step, with all
-    that a copy of itself needs, one message of the size of x. From this step on all expect the worker, which begins it
-    when the message has arrived. Where no worker is up it goes on alone, from the parameters that it had."""
+    The others learn of a failure immediately. They stop expecting the worker, in the present average and in later ones.
+    After the repair it asks a random member. The member answers at the start of its next step with a copy of its whole
+    state, one message of the size of x. From this step on all expect the worker, which begins the step when the message
+    has arrived. If no worker is running, it continues alone with its old parameters."""
 
     join: Callable[[Node], None]  # has all workers expect a node in the average that it enters next
-    _asking: dict[int, list[int]] = field(default_factory=dict)  # by member: whom it answers at its next step
-    _entering: set[int] = field(default_factory=set)  # whose copy is under way
+    _asking: dict[int, list[int]] = field(default_factory=dict)  # {member: nodes that it answers at its next step}
+    _entering: set[int] = field(default_factory=set)  # nodes with a copy in flight
 
     def begin_step(self, rank: int) -> None:
-        """Let a member that begins a step hand a copy of itself to those who have asked for one."""
+        """Let a member that begins a step send a copy of its state to the nodes that have asked for one."""
         for asking in self._asking.pop(rank, ()):
             self._hand_over(self._nodes[rank], self._nodes[asking])
 
     def present(self) -> list[Node]:
-        """Return the workers that are up; all, where none is."""
+        """Return the running workers; all workers if none is running."""
         return [node for node in self._nodes if not node.down] or list(self._nodes)
 
     def _fail(self, rank: int, up_s: float) -> None:

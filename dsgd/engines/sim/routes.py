@@ -1,11 +1,11 @@
-"""Routes: what a message passes between the ports of its sender and its receiver.
+"""Routes: the pipes of a message between the ports of its sender and its receiver.
 
-On its way are pipes, one after the other: the connection of the pair, where a window or a limit slows it; the uplink of
-the sender's region, the link from region to region, and the uplink of the receiver's region, as far as there are any.
-Each has a queue in each direction, first come, first served, and hands a message on while it is still coming in: an
-undisturbed one takes a + N / B, with the latency a of its way and the rate B of the slowest pipe or port. Whoever waits
-for a pipe does not block the sender's port. Between the uplinks there is no limit: two regions do not disturb a third.
-While uplinks or links are congested, they go on with a part of their rate.
+A route has up to four pipes in sequence: the connection of the pair, if a window or a limit slows it; the uplink of the
+sender's region; the link between the regions; and the uplink of the receiver's region. Each pipe has a queue in each
+direction, first come, first served, and forwards a message while it still arrives. An undisturbed message takes a + N /
+B, with the latency a of its route and the rate B of the slowest pipe or port. A message that waits for a pipe does not
+block the sender's port. Between the uplinks there is no limit: two regions do not disturb a third. Congested uplinks or
+links have a part of their rate.
 
 `cluster.islands` are regions with uplinks; `cluster.links` are regions with a link for each pair.
 """
@@ -32,7 +32,7 @@ class Flow:
     _passing: deque[tuple[float, float, float]] = field(default_factory=deque)  # begin and end in seconds, bytes
 
     def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
-        """Add a transfer that begins now or later, and forget what has ended by now."""
+        """Add a transfer that begins now or later, and forget transfers that have ended."""
         passing = self._passing
         while passing and passing[0][1] <= now_s:
             self._passed += passing.popleft()[2]
@@ -58,14 +58,14 @@ class Pipe:
     _free_s: float = 0.0
 
     def through(self, now_s: float, size: float, last_bit_s: float) -> tuple[float, float]:
-        """Let a message through whose first bit is here now, behind those before it. Returns when its first and its
-        last bit leave. last_bit_s: when the last one is here."""
+        """Let a message through, behind earlier ones, whose first bit arrives now. Returns the times at which its first
+        and its last bit leave. last_bit_s: arrival of the last bit."""
         begin_s = max(now_s, self._free_s)
         self._free_s = self._finish(begin_s, size)
         return begin_s, max(self._free_s, last_bit_s)
 
     def _finish(self, now_s: float, size: float) -> float:
-        """Return when so many bytes have passed. Calls must come in order of time."""
+        """Return the time at which `size` bytes have passed. Calls must be in order of time."""
         while True:
             rate, until_s = self._rate, inf
             for pauses, factor in self._congestion:
@@ -107,7 +107,7 @@ class Connection(Pipe):
 
 @dataclass(frozen=True, slots=True)
 class RegionLink:
-    """The link from one region to another. congestion: of it, each with its number among all."""
+    """The link from one region to another. congestion: its phases of congestion, each with its number among all."""
 
     latency_s: float
     bytes_per_s: float
@@ -116,7 +116,8 @@ class RegionLink:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way of one sender's messages to one receiver. flow: of what leaves the sender's region, None within it."""
+    """The route of one sender's messages to one receiver. flow: counts bytes that leave the region; None within a
+    region."""
 
     latency_s: float
     pipes: Sequence[Pipe]
@@ -126,10 +127,10 @@ class Route:
 class Routes:
     """Carry messages from port to port where more than the ports is on their way.
 
-    region_of: of every port. uplink_bytes_per_s: of a region's uplink, each direction; None: there are none. latency_s:
-    of a message between regions without a link of their own. congestion: of all uplinks. seed: of the run. links: by
-    (from, to). latency_within_s: of a message within a region. connection: makes a pair's connections, of sender,
-    receiver and latency; None where they carry whatever comes."""
+    region_of: region of each port. uplink_bytes_per_s: rate of a region's uplink in each direction; None: no uplinks.
+    latency_s: latency of a message between regions without a link. congestion: congestion of all uplinks. seed: seed of
+    the run. links: links by (from, to). latency_within_s: latency of a message within a region. connection: function of
+    sender, receiver and latency that makes the connections of a pair; None: connections without limits."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class Routes:
         self._flows = [Flow() for _ in range(self.regions)]  # out of each
 
     def between(self, sender: int, receiver: int) -> Route | None:
-        """Return the route from one port to another, None if only the ports are on it."""
+        """Return the route from one port to another, None if it has only the ports."""
         try:
             return self._routes[sender, receiver]
         except KeyError:
@@ -187,7 +188,7 @@ class Routes:
         return Route(latency_s, pipes, self._flows[here])
 
     def bytes_out(self, time_s: float) -> list[float]:
-        """Return what has left each region until a time, which must not lie before the last event."""
+        """Return the bytes that have left each region until a time, which must not lie before the last event."""
         return [flow.until(time_s) for flow in self._flows]
 
     def count(self, size: float, begin_s: float, end_s: float) -> None:
@@ -214,7 +215,7 @@ class Routes:
         arrive: Callable,
         arguments: tuple,
     ) -> None:
-        """Pass the pipe at this place of the route. The latency is that of the way from the first pipe on."""
+        """Pass the pipe at this position of the route. The first pipe adds the latency of the whole route."""
         begin, end = route.pipes[position].through(self._loop.now, size, last_bit)
         if position == 0:
             if route.flow is not None:

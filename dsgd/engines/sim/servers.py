@@ -1,4 +1,4 @@
-"""Calls of workers to the shards of a parameter server, which may fail, and come back with the state of their last
+"""Calls of workers to the shards of a parameter server, which may fail, and return with the state of their last
 checkpoint or of a replica."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Answers = dict[int, Tensor | None]  # of the shards to one call, as they arrive
 class ServerFailures:
     """Fail servers and start them again.
 
-    A server that is down serves nothing: what comes meanwhile waits. With checkpoints it comes back with the state of
-    its latest one, every `checkpoint_s` seconds from the start, and all updates since then are lost, of this shard
-    alone; with 0 it has a replica, and loses nothing."""
+    A server that is down serves nothing: calls wait. With checkpoints, every `checkpoint_s` seconds from the start, it
+    returns with the state of the latest one, and this shard's updates since then are lost. With 0 it has a replica, and
+    loses nothing."""
 
     _shards: Sequence[Shard]
     _outages: Sequence[Iterator[Outage]]  # of each shard, until it has its state again
@@ -38,7 +38,7 @@ class ServerFailures:
 
     def __post_init__(self) -> None:
         k = len(self._shards)
-        self._waiting: list[list[tuple[Callable[..., None], Any]] | None] = [None] * k  # of those down
+        self._waiting: list[list[tuple[Callable[..., None], Any]] | None] = [None] * k  # if down
         self._numbers = [0] * k  # of the latest checkpoints
         self._checkpoints = [self._state(shard) for shard in self._shards]
 
@@ -48,8 +48,8 @@ class ServerFailures:
             self._await_failure(shard)
 
     def holds(self, shard: int, action: Callable[..., None], *arguments: Any) -> bool:
-        """Tell whether a server is down; then action(*arguments) is called when it is back. Take the checkpoint of one
-        that is up, if it is due: nothing has changed since its time."""
+        """Return whether a server is down; if so, call action(*arguments) when it is back. If it is up, take its
+        checkpoint if one is due: nothing has changed since its due time."""
         waiting = self._waiting[shard]
         if waiting is not None:
             waiting.append((action, arguments))
@@ -58,7 +58,7 @@ class ServerFailures:
         return False
 
     def _state(self, shard: Shard) -> tuple[Any, int]:
-        """Return a copy of a server, and how many updates it has applied."""
+        """Return a copy of a server, and the number of its updates."""
         return (copy.deepcopy(shard.server) if self._checkpoint_s else None), shard.version
 
     def _take_checkpoint(self, shard: int) -> None:
@@ -122,7 +122,7 @@ class Servers:
         self.send(rank, messages)
 
     def send(self, port: int, messages: list[PortMessage]) -> None:
-        """Send messages through the network; those to the sender's own port take no time."""
+        """Send messages through the network; messages to the sender's own port take no time."""
         for receiver, _, action, arguments in messages:
             if receiver == port:
                 self._loop.at(self._loop.now, action, *arguments)

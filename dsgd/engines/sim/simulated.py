@@ -57,7 +57,7 @@ def snapshot(simulation: Simulation) -> dict[str, Any]:
     """Return the state between two events, as plain values and copies of all live vectors."""
     device = simulation.machine.evaluator.device
     if device.type != "cpu":
-        torch.accelerator.synchronize(device)  # losses come to the host when it has computed their gradients
+        torch.accelerator.synchronize(device)  # losses reach the host after their gradients
     return {
         "fingerprint": _fingerprint(simulation),
         "progress": asdict(simulation.progress),
@@ -110,7 +110,7 @@ def _references(item: Any) -> list[Any]:
     if isinstance(item, (list, tuple, deque)):
         return list(item)
     if isinstance(item, (CoroutineType, AsyncGeneratorType, Iterator, CellType)):
-        # local variables, values within a suspended expression, the rest of a loop
+        # local variables, values within a suspended expression, the remaining iterations of a loop
         return gc.get_referents(item)
     if isinstance(item, FunctionType):
         return list(item.__closure__ or ())
@@ -138,7 +138,7 @@ def _fingerprint(simulation: Simulation) -> dict[str, Any]:
 def run_simulated(plan: Plan, folder: Path, ended: Callable[[], None]) -> str:
     """Run a plan with its record in `folder`. Returns the status. Raises ConfigError.
 
-    ended: called when the run is over, before signals do again what they did."""
+    ended: called at the end of the run, before signal handlers are restored."""
     training = SimulatedTraining(plan)
     # a simulation makes many small objects and hardly any cycles: do not look for them every few hundred
     gc.freeze()
@@ -151,9 +151,9 @@ def run_simulated(plan: Plan, folder: Path, ended: Callable[[], None]) -> str:
 
 
 class SimulatedTraining:
-    """A simulation at its start, or where the plan's checkpoint left it. Implements `dsgd.runner.life.Training`.
+    """A simulation at its start, or at the plan's checkpoint. Implements `dsgd.runner.life.Training`.
 
-    header: what decides the last bits of a gradient."""
+    header: settings that determine the last bits of a gradient."""
 
     engine = "sim"
     clock = "virtual"
@@ -164,13 +164,13 @@ class SimulatedTraining:
         experiment, options, checkpoint = plan.config.experiment, plan.config.engine, plan.checkpoint
         before = {} if checkpoint is None else checkpoint.header
         compute_deterministically()
-        if "gradients" in before:  # what the run began with, whatever it was to choose
+        if "gradients" in before:  # the choice of the run's start, also for `auto`
             moved = options.device != before["config"]["engine"].get("device", options.device)
             device = options.device if moved else before["device"]
             experiment = replace(experiment, gradients=before["gradients"], device=device)
         try:
             with key_prefix(None):
-                problem = build_problem(experiment)  # in one thread, whatever is chosen for the gradients
+                problem = build_problem(experiment)  # in one thread, for any evaluator of gradients
                 self.digest = checked_digest(problem, checkpoint)
                 experiment, measured_on = with_gradient_time(experiment, plan, problem)
                 torch.set_num_threads(1)  # until it is chosen: small operations wait for each other's threads
@@ -246,7 +246,7 @@ class SimulatedTraining:
 
 
 def _check_extension(plan: Plan, checkpoint: Checkpoint, simulation: Simulation) -> None:
-    """Raise ConfigError if a worker has ended at the checkpoint that would have gone on with the larger budget."""
+    """Raise ConfigError if a worker has ended at the checkpoint, although the larger budget has more steps for it."""
     before = checkpoint.header["config"]["budget"]
     if before != plan.config.values["budget"]:
         smaller = replace(plan.config.experiment, budget=Budget(**before))

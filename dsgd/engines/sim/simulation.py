@@ -29,7 +29,7 @@ from dsgd.problem.problem import Problem, build_problem
 class Simulation:
     """Run an experiment in virtual time. status: running, then completed | diverged | interrupted.
 
-    problem: that of the experiment, where it has been built already. cores: as for `choose_evaluator`."""
+    problem: the experiment's problem, if it is already built. cores: cores for gradients, see `choose_evaluator`."""
 
     def __init__(self, experiment: Experiment, problem: Problem | None = None, cores: int | None = None) -> None:
         self.experiment = experiment
@@ -48,7 +48,7 @@ class Simulation:
 
     @property
     def time_s(self) -> float:
-        """Return the virtual time so far; at the end, that of the whole run."""
+        """Return the virtual time so far; after the end, the time of the whole run."""
         return self.machine.loop.now if self.end_s is None else self.end_s
 
     @property
@@ -60,7 +60,7 @@ class Simulation:
         return 1 - max(used)
 
     def has_all_steps(self, total: int | None) -> bool:
-        """Tell whether a worker in lock-step has made its last step. total: samples of the budget; None: no limit."""
+        """Return whether a worker in lock-step has made its last step. total: samples of the budget; None: no limit."""
         if total is None or not self.experiment.algo.lockstep:
             return False
         return max(node.worker.steps for node in self.machine.nodes) * self.experiment.unit >= total
@@ -101,8 +101,8 @@ class Simulation:
         self.machine.evaluator = evaluator
 
     def _due(self) -> float | None:
-        """Return the time of a mark that is due before the next event, None if none is, and note the end of the run. A
-        mark of samples comes after all events of its time."""
+        """Return the time of a mark that is due before the next event, or None, and note the end of the run. A mark of
+        samples comes after all events of its time."""
         machine, every_s, limit_s = self.machine, self.experiment.eval.every_time_s, self.experiment.budget.time_s
         now, following = machine.loop.now, machine.loop.next_time
         if self.end_s is None:
@@ -197,21 +197,21 @@ class Simulation:
         return fields | self._folds | self._drift() | self._between_islands() | self._losses() | self._downtime()
 
     def _between_islands(self) -> Mark:
-        """Return the bytes that have left their island or region, where there are several."""
+        """Return the bytes that have left their island or region, if there are several."""
         routes = self.machine.network.routes
         if routes is None or routes.regions == 1:
             return {}
         return {"bytes_between_islands": round(sum(routes.bytes_out(self.time_s)))}
 
     def _losses(self) -> Mark:
-        """Return how many messages were lost, and how many were sent again, where messages can be lost."""
+        """Return the numbers of lost and repeated messages, if messages can be lost."""
         network = self.machine.network
         if not isinstance(network, LossyNetwork):
             return {}
         return {"messages_lost": network.lost, "messages_resent": network.resent}
 
     def _downtime(self) -> Mark:
-        """Return what failures have cost, where nodes can fail."""
+        """Return the cost of failures, if nodes can fail."""
         downtime, algo = self.machine.downtime, self.experiment.algo
         together = algo.lockstep and not (algo.backups or algo.elastic)
         if downtime is None:

@@ -1,1 +1,1 @@
-"""Lock-step algorithms over a process group of torch.distributed, whoever computes the gradients."""
+"""Lock-step algorithms over a process group of torch.distributed, with gradients from any source."""

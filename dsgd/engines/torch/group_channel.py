@@ -28,8 +28,8 @@ class CommunicationFailed(RuntimeError):
 
 
 class GroupChannel:
-    """Communicate with the ranks of one process group. bytes_sent, bytes_received: of this rank's vectors, those of an
-    all-reduce counted as in a ring."""
+    """Communicate with the ranks of one process group. bytes_sent, bytes_received: bytes of this rank's vectors; an
+    all-reduce counts as a ring."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self.group = group
@@ -41,7 +41,7 @@ class GroupChannel:
 
         step: names the operation in errors."""
         if isinstance(request, AllReduceMean):
-            mean = request.vector.clone()  # the algorithm may still read what it handed over
+            mean = request.vector.clone()  # the algorithm may still read its vector
             return self.start_mean(mean, f"all_reduce_mean at step {step}")
         if isinstance(request, Exchange):
             return self._start_exchange(request, f"exchange at step {step}")
@@ -70,7 +70,7 @@ class GroupChannel:
         return self.start_mean(vector, name)()
 
     def from_rank(self, rank: int, vector: Tensor, name: str) -> Tensor:
-        """Overwrite a vector with that of one rank."""
+        """Overwrite a vector with one rank's vector."""
         with self.failing(name):
             dist.broadcast(vector, self._global(rank), group=self.group)
         return vector
@@ -83,14 +83,13 @@ class GroupChannel:
         return vectors
 
     def first_differing(self, text: str, device: torch.device) -> int | None:
-        """Return the first rank whose text is not that of rank 0; None if all are equal. device: that the group sends
-        from."""
+        """Return the first rank whose text differs from rank 0's; None if all are equal. device: the group's."""
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
         ranks = self.gathered(torch.tensor([digest], device=device), "a comparison of all ranks")
         return next((rank for rank, other in enumerate(ranks) if not torch.equal(other, ranks[0])), None)
 
     def gathered_in_first(self, vector: Tensor, name: str) -> list[Tensor]:
-        """Return the vectors of all ranks in rank 0, in the others nothing."""
+        """Return the vectors of all ranks in rank 0, an empty list in others."""
         vectors = [torch.empty_like(vector) for _ in range(self.nodes)] if self.rank == 0 else None
         if not vector.numel():
             return vectors or []
@@ -99,7 +98,7 @@ class GroupChannel:
         return vectors or []
 
     def bytes_in_first(self, content: bytes, device: torch.device, name: str) -> list[bytes]:
-        """Return the bytes of all ranks in rank 0, in order of rank, in the others nothing. One rank sends after the
+        """Return the bytes of all ranks in rank 0, in order of rank, an empty list in others. One rank sends after the
         other, so rank 0 needs memory on `device` for one of them."""
         sizes = self.gathered(torch.tensor([len(content)], device=device), name)
         contents = [content] if self.rank == 0 else []
@@ -156,7 +155,7 @@ class GroupChannel:
 
 
 class Order(Enum):
-    """What all ranks do at the end of a cycle."""
+    """The common action of all ranks at the end of a cycle."""
 
     CONTINUE = "continue"
     STORE = "store"
@@ -164,15 +163,15 @@ class Order(Enum):
 
 
 class CheckpointOrders:
-    """Decide, the same in all ranks, at the end of which cycles they store their states.
+    """Decide, identically in all ranks, after which cycles they store their states.
 
-    From time to time all ranks start a sum of their wishes, after the same step. They read it at the next such step,
-    when it has long arrived: so no rank waits for another that is less than a period behind. Rank 0 knows the time of a
-    step, and says how many steps a period has: at most twice as many as the period before, so that fast first steps do
-    not fix a long period for slow ones.
+    Once a period, all ranks start a sum of their wishes after the same step. They read it one period later, when it has
+    arrived, so no rank waits for another that is less than a period behind. Rank 0 measures the time of a step and sets
+    the steps of the next period: at most twice as many as before, so fast first steps do not fix a long period for slow
+    ones.
 
-    channel: a process group for these sums alone. every_s: seconds between checkpoints, the first one at once; None:
-    only before a stop. steps: at which the run begins."""
+    channel: a process group for these sums alone. every_s: seconds between checkpoints, the first one immediately;
+    None: only before a stop. steps: first step of the run."""
 
     def __init__(
         self, channel: GroupChannel, device: torch.device, every_s: float | None, steps: int, resumed: bool
@@ -196,7 +195,7 @@ class CheckpointOrders:
         return Order.STORE_AND_STOP if stops else Order.STORE if stores else Order.CONTINUE
 
     def _start_sum(self, steps: int, stop: bool) -> Wait:
-        """Start to sum the wishes of all ranks, to which rank 0 adds whether a checkpoint is due, and a period."""
+        """Start to sum the wishes of all ranks. Rank 0 adds whether a checkpoint is due, and the next period."""
         now, (steps_before, before) = time.monotonic(), self._latest
         self._latest = steps, now
         is_due = self._every_s is not None and now - self._stored_at >= self._every_s
@@ -207,9 +206,9 @@ class CheckpointOrders:
 
 
 def check_one_checkpoint(channel: GroupChannel, header: Mapping[str, Any] | None, device: torch.device) -> None:
-    """Raise ValueError, in all ranks, unless they resume from the same checkpoint, or none does.
+    """Raise ValueError, in all ranks, unless all resume from the same checkpoint, or all start.
 
-    header: of the checkpoint that this rank has read. Rank 0 may replace it from then on."""
+    header: header of the checkpoint that this rank has read. Afterwards rank 0 may replace the checkpoint."""
     text = "" if header is None else json.dumps([header["lines"], header["wall_s"]])
     if (other := channel.first_differing(text, device)) is not None:
         rule = "resume must be the same checkpoint on every rank, in a folder that all of them see"

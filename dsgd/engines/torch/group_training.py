@@ -1,6 +1,6 @@
-"""Training in one rank of a process group; rank 0 evaluates marks and stores checkpoints besides.
+"""Training in one rank of a process group; rank 0 also evaluates marks and stores checkpoints.
 
-Every rank computes the gradients of its worker. The others wait while rank 0 evaluates, and the clock stands still.
+Every rank computes the gradients of its worker. The others wait while rank 0 evaluates, and the clock is stopped.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ COUNTED = ("time_s", "sent", "received", "busy_s", "staleness_sum", "staleness_c
 
 
 class GroupTraining:
-    """The worker of this process, and in rank 0 the run as a whole. Implements `dsgd.runner.life.Training`, and for the
+    """The worker of this process, and in rank 0 the whole run. Implements `dsgd.runner.life.Training`, and for the
     worker `dsgd.engines.torch.lockstep.LocalSteps`.
 
-    status: as in TrainingState, the same on all ranks after every mark."""
+    status: status of the run, the same on all ranks after every mark."""
 
     engine = "torch"
     clock = "wall"
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         self.experiment = experiment = plan.config.experiment
-        # Groups come first: ranks that meet wait for each other, and do not see that one has died before it came.
+        # Groups come first: ranks that meet wait for each other, and do not notice a rank that died before the meeting.
         self.channel, self.marks = GroupChannel(), _channel(MARK_LIMIT)
         of_orders = _channel(timedelta(seconds=plan.config.engine.timeout_s))
         prepare(experiment.precision, device)
@@ -70,7 +70,7 @@ class GroupTraining:
         check_one_checkpoint(self.marks, None if checkpoint is None else checkpoint.header, device)
         self.rules, self.optimizer_state = StepRules(experiment, self.problem.matrices), None
         self.buffers = self.problem.start_buffers.clone()
-        for vector in (self.problem.start, self.buffers):  # bit for bit the same, on whatever machines
+        for vector in (self.problem.start, self.buffers):  # bit for bit the same, on any machines
             if vector.numel():
                 self.channel.from_rank(0, vector, "the broadcast of the initial model")
         if experiment.compile:  # before signals only ask for the end of a step
@@ -102,7 +102,7 @@ class GroupTraining:
 
     def done(self, worker: Worker) -> bool:
         if self.rules.done(worker, 0):
-            return True  # `train` may still have an average to make, which it would not make if it was entered anew
+            return True  # `train` may still have to average, which a restarted `train` would not do
         if worker.steps % self.experiment.algo.cycle == 0:
             order = self._orders.at_end_of_cycle(worker.steps, self._wants_stop)
             if order is not Order.CONTINUE:
@@ -167,7 +167,7 @@ class GroupTraining:
             self._take()
 
     def _take(self) -> None:
-        """Gather what a mark is made of in rank 0."""
+        """Gather the counters and models of a mark in rank 0."""
         worker, channel = self.lockstep.worker, self.marks
         kept = self.experiment.algo.output
         centre = None if kept is None else worker.kept.get(kept, worker.x)
@@ -205,7 +205,7 @@ class GroupTraining:
     # Checkpoints
 
     def _state_of_worker(self) -> bytes:
-        """Return all that decides how this worker goes on, as torch.save writes it."""
+        """Return the state from which this worker resumes, in the format of torch.save."""
         worker, optimizer = self.lockstep.worker, self.optimizer_state or State({})
         vectors = {f"kept.{name}": vector for name, vector in worker.kept.items()} | optimizer.vectors
         vectors |= {"x": worker.x, "buffers": self.buffers}
@@ -221,10 +221,10 @@ class GroupTraining:
         return content.getvalue()
 
     def _store(self, order: Order, content: bytes, save: Callable[[Mapping[str, Any]], None]) -> None:
-        """Save a checkpoint in rank 0, from the states of all ranks. The clock stands still."""
+        """Save a checkpoint in rank 0, from the states of all ranks. The clock is stopped."""
         begun, device = time.monotonic(), self.problem.device
         contents = self.marks.bytes_in_first(content, device, "the states of a checkpoint")
-        states = [load_stored(each) for each in contents]  # whoever has sent them
+        states = [load_stored(each) for each in contents]  # sent by other ranks
         if order is Order.STORE_AND_STOP:
             self.status = "interrupted"
         if states:
@@ -256,7 +256,7 @@ class GroupTraining:
         self._count([each["counters"] for each in state["workers"]])
 
     def _evaluated(self, is_last: bool = False) -> Iterator[Mark]:
-        """Evaluate what was taken, in rank 0, and tell all ranks whether the run goes on. The clock stands still."""
+        """Evaluate the gathered models in rank 0, and broadcast the status of the run. The clock is stopped."""
         taken, self._taken = self._taken, []
         for models in taken:
             begun = time.monotonic()

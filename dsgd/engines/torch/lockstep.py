@@ -1,4 +1,4 @@
-"""Run an algorithm's coroutines from one gradient to the next, with a process group for what they send."""
+"""Run an algorithm's coroutines from one gradient to the next, and communicate over a process group."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class LocalSteps(Protocol):
 
 @dataclass(slots=True)
 class Operation:
-    """A request under way, the task that waits for it, and the function that waits for the answer. begun: the steps
-    made when it was started."""
+    """A request under way, the task that waits for it, and the function that waits for the answer. begun: steps at its
+    start."""
 
     task: Task[Any]
     request: AllReduceMean | Exchange
@@ -47,11 +47,10 @@ class Operation:
 class LockstepWorker:
     """Drive the coroutines of one rank. Implements `dsgd.worker.Engine`.
 
-    Operations are started when the algorithm asks for them, and run beside the next gradients. They are waited for
-    where the algorithm awaits them, in the order in which they were started: the same order on every rank, as process
-    groups demand. asked: the gradient that the algorithm waits for; None: it has ended. between: called before every
-    request, where nothing changes x. staleness: of means and exchanged vectors, where the algorithm takes them: sum,
-    count, largest."""
+    Operations start when the algorithm requests them, and overlap with the next gradients. The algorithm's awaits wait
+    for them in the order of their start: the same order on every rank, as process groups require. asked: the gradient
+    that the algorithm waits for; None: it has ended. between: called before every request, while nothing changes x.
+    staleness: (sum, count, largest) of means and exchanged vectors when the algorithm receives them."""
 
     def __init__(
         self, algo: Algorithm, worker_of: Callable[[Engine], Worker], channel: GroupChannel, local: LocalSteps
@@ -63,7 +62,7 @@ class LockstepWorker:
         self.staleness = [0, 0, 0]
         self._asking: Task[Any] | None = None
         self._under_way = deque[Operation]()
-        self._entering = False  # True: requests are answered here, to come to where a state was stored
+        self._entering = False  # True: requests are answered here, to reach the point of a stored state
         self._main: Task[None] | None = None
         self._rng_at_entry: Mapping[str, Any] = self.worker.rng.bit_generator.state
 
@@ -78,7 +77,7 @@ class LockstepWorker:
         self._advance()
 
     def answer(self, g: Tensor) -> None:
-        """Give the algorithm the gradient g [d] it waits for, and run it to the next one or to its end."""
+        """Give the algorithm its gradient g [d], and run it to the next request of a gradient or to its end."""
         assert self._asking is not None
         task, self._asking, self.asked = self._asking, None, None
         task.resume(g)
@@ -121,8 +120,8 @@ class LockstepWorker:
             self._refuse(type(request).__name__)
 
     def finish(self) -> None:
-        """Wait for what is under way, and drop the answers: a process group must not end before its operations. All
-        ranks must make this call."""
+        """Wait for the operations in flight, and drop their answers: a process group must not end before its
+        operations. All ranks must make this call."""
         while self._under_way:
             self._under_way.popleft().wait()
 
@@ -137,9 +136,9 @@ class LockstepWorker:
     # A stored state
 
     def state(self) -> dict[str, Any]:
-        """Return copies of all that decides how the algorithm goes on, x and the local optimiser excepted.
+        """Return copies of the state from which the algorithm resumes, without x and the local optimiser.
 
-        Raises ValueError within a cycle of the algorithm, where `train` cannot be entered."""
+        Raises ValueError within a cycle of the algorithm, where `train` cannot start again."""
         if self.worker.steps % self.algo.cycle:
             rule = f"a state is stored after a multiple of {self.algo.cycle} steps (a cycle of the algorithm)"
             raise ValueError(f"{rule}, got {self.worker.steps}")
@@ -161,11 +160,11 @@ class LockstepWorker:
             raise ValueError(f"state must be of {rule}, got {', '.join(f'{key}={state[key]}' for key in wrong)}")
 
     def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from a stored state, in which the caller brings x afterwards.
+        """Resume from a stored state. The caller restores x afterwards.
 
-        `train` is entered as at the beginning of a cycle, and everything it changes before the next gradient is then
-        overwritten with what was stored. What was under way is sent again."""
-        self.finish()  # what this worker's own beginning has sent
+        `train` starts again as at the beginning of a cycle. Then the stored state overwrites its changes up to the next
+        gradient. Messages that were in flight are sent again."""
+        self.finish()  # operations of this worker's first start
         worker = self.worker
         worker.steps = state["steps"]
         worker.rng.bit_generator.state = state["rng"]
@@ -211,7 +210,7 @@ class LockstepWorker:
 
 
 def _same(at: Tensor, x: Tensor) -> bool:
-    """Tell whether two vectors are equal, numbers that are none included."""
+    """Return whether two vectors are equal, with NaN equal to NaN."""
     return at is x or torch.equal(at, x) or torch.allclose(at, x, rtol=0, atol=0, equal_nan=True)
 
 

@@ -32,7 +32,7 @@ from dsgd.runner.values import ConfigError, key_prefix
 def run_over_groups(plan: Plan, folder: Path, joined: Joined, device: str, ended: Callable[[], None]) -> str:
     """Run a plan on this process's worker; rank 0 keeps the record in `folder`. Returns the status. Raises ConfigError.
 
-    device: of this worker. ended: called when the run is over, before signals do again what they did."""
+    device: device of this worker. ended: called at the end of the run, before signal handlers are restored."""
     torch.set_num_threads(plan.config.engine.threads or 1)
     gc.freeze()
     try:

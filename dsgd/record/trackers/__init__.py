@@ -24,7 +24,7 @@ ID_BYTES = 100
 class TrackerOptions:
     """The configuration keys that every tracker has."""
 
-    timeout_s: float = PATIENCE_S  # how long to wait for the copy when the run is over
+    timeout_s: float = PATIENCE_S  # limit of waiting for the copy at the end of the run
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class MlflowOptions(TrackerOptions):
 
 
 class Tracker(Protocol):
-    """One run in a tracker. copied: how many lines of metrics.jsonl it had before, from an interrupted run."""
+    """One run in a tracker. copied: number of lines of metrics.jsonl that it has from an interrupted run."""
 
     copied: int
 
     def log(self, number: int, mark: Mapping[str, Any]) -> None:
-        """Copy one line of metrics.jsonl. number: of the line, from 0. mark: its fields without null."""
+        """Copy one line of metrics.jsonl. number: number of the line, from 0. mark: its fields without null."""
         ...
 
     def end(self, summary: Mapping[str, Any]) -> str:

@@ -71,7 +71,7 @@ class TensorboardTracker:
 
 
 def _text(tag: str, text: str) -> Summary.Value:
-    """Return a text for TensorBoard's tab TEXT, which reads Markdown: indented, it is shown as it is."""
+    """Return a text for TensorBoard's tab TEXT, which reads Markdown: indented, it is shown literally."""
     shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     indented = "    " + text.replace("\n", "\n    ")
     tensor = TensorProto(dtype=DT_STRING, string_val=[indented.encode()], tensor_shape=shape)

@@ -38,7 +38,7 @@ class WandbTracker:
         self._run.log(dict(mark), step=number)
 
     def end(self, summary: Mapping[str, Any]) -> str:
-        """Send the summary and the record's files. Returns how to send a run that was kept offline."""
+        """Send the summary and the record's files. Returns the command to upload an offline run."""
         self._run.summary.update(dict(summary))
         record = wandb.Artifact(f"record-{self._run.id}", type="record")
         for file in (CONFIG, METRICS, SUMMARY):

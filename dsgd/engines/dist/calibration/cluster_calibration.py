@@ -45,8 +45,8 @@ class CalibrationFailed(Exception):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measurements of a cluster. jitters: of each worker, by rank. receive_overhead_s: likewise, the seconds
-    that a received vector adds to a step. links: by pair of ranks."""
+    """The measurements of a cluster. jitters: [workers], by rank. receive_overhead_s: [workers], seconds that a
+    received vector adds to a step. links: {(rank, rank): link}."""
 
     jitters: list[Jitter]
     receive_overhead_s: list[float]
@@ -89,8 +89,8 @@ def step_times(
 
 
 def blocks(repeats: int) -> list[range]:
-    """Return the numbers of the steps, in blocks with room for WARM_UP between them. Steps alone and steps with an
-    exchange take turns block by block: so a machine that becomes slower meanwhile does so for both."""
+    """Return the numbers of the steps, in blocks with room for WARM_UP between them. Blocks of steps alone and of steps
+    with an exchange alternate, so a machine that becomes slower does so for both."""
     sizes = [repeats // BLOCKS + (i < repeats % BLOCKS) for i in range(BLOCKS)]
     starts = [WARM_UP + sum(sizes[:i]) + i * WARM_UP for i in range(BLOCKS)]
     return [range(start, start + size) for start, size in zip(starts, sizes, strict=True) if size]
@@ -109,8 +109,8 @@ def calibrate(
 ) -> Calibration | None:
     """Measure a cluster together with all other workers. Returns the calibration in rank 0, None in the others.
 
-    address: of this worker's interface. link_s: seconds of a large transfer. say: called with lines on the progress.
-    Raises CalibrationFailed in all workers if one fails or does not come."""
+    address: address of this worker's interface. link_s: seconds of a large transfer. say: prints progress lines.
+    Raises CalibrationFailed in all workers if one fails or does not join."""
     store.set_timeout(timedelta(seconds=WORKER_WAIT_S))
     with _failures_reported(store, rank):
         p = experiment.nodes
@@ -175,7 +175,7 @@ def _plane(problem: Problem, store: Store, rank: int, p: int, address: str) -> P
 
 
 def _shared_token(store: Store, rank: int, p: int) -> bytes:
-    """Return a token that all workers have, and nobody who reads the store."""
+    """Return a token that all workers share and readers of the store do not get."""
     if rank > 0:
         private = PrivateKey.generate()
         store.set(f"public/{rank}", public_key(private))

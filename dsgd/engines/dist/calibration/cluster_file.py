@@ -1,4 +1,4 @@
-"""Write what was measured of a cluster as a file for the simulator, and compare it with the one before."""
+"""Write the measurements of a cluster as a file for the simulator, and compare it with the previous file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from dsgd.cluster import Cluster
 from dsgd.engines.dist.calibration.measure import Jitter, MeasuredLink
 
-OUTLIER = 0.1  # a node that differs by more than this from the median gets an entry of its own
+OUTLIER = 0.1  # a node that differs by more than this from the median gets its own entry
 NOISY = 0.2  # standard deviation of the gradient times over their mean, from which a calibration is warned of
 MOST_APART = 1.25  # a factor, between two calibrations of one cluster
 
@@ -26,10 +26,10 @@ def as_cluster_yaml(
 ) -> str:
     """Write a cluster as a file for the configuration's folder `cluster`.
 
-    title: one line on what was measured. gradient_of: model, batch size and precision, as `Cluster` has it. jitters: of
-    each worker, by rank. overheads_s: likewise, for each received vector. links: by pair of ranks. assumed: has the
-    network of a single worker, which has no links. Raises ValueError without links of several workers, and for a rank
-    that has no jitter."""
+    title: one line on the measurement. gradient_of: model, batch size and precision, as in `Cluster`. jitters:
+    [workers], by rank. overheads_s: [workers], seconds for each received vector. links: {(rank, rank): link}. assumed:
+    cluster with the network of a single worker, which has no links. Raises ValueError for several workers without
+    links, and for a rank without jitter."""
     ranks = range(len(jitters))
     if bool(links) != (len(jitters) > 1) or not all(rank in ranks for pair in links for rank in pair):
         raise ValueError(f"links must be between ranks in 0..{len(jitters) - 1} and at least one, got {sorted(links)}")
@@ -85,8 +85,7 @@ def _assumed_network(assumed: Cluster) -> list[tuple[str, str, str]]:
 
 
 def noise(jitters: Sequence[Jitter]) -> str | None:
-    """Return what speaks against trusting gradient times that vary much, and what to do, in one line; None where they
-    vary little. jitters: of each worker."""
+    """Return a line of doubt and advice for gradient times that vary much, or None. jitters: [workers]."""
     cv = statistics.median(jitter.cv for jitter in jitters)
     if cv < NOISY:
         return None
@@ -95,8 +94,8 @@ def noise(jitters: Sequence[Jitter]) -> str | None:
 
 
 def disagreement(before: str, now: str, keys: Sequence[str]) -> str | None:
-    """Return what two files of a cluster say of these keys where their numbers differ by more than a quarter, in one
-    line; None where they do not, or the first is no such file."""
+    """Return one line with the values of these keys that differ by more than a quarter between two files of a cluster;
+    None if none differ, or if the first is not a file of a cluster."""
     try:
         files = [yaml.safe_load(text) for text in (before, now)]
     except yaml.YAMLError:

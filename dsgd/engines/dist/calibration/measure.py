@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**16  # handed to the socket at once
 TRANSFER_ROUNDS = 3
 RATE_ATTEMPTS = 6  # each with twice the time of the one before
 
-_ASK = struct.Struct("<Bq")  # what to do, bytes; little endian
+_ASK = struct.Struct("<Bq")  # operation, bytes; little endian
 _PING, _TO, _FROM, _BOTH, _END = range(5)
 _RESULT = struct.Struct("<ddd")
 
@@ -29,7 +29,7 @@ class Jitter:
     cv: float  # standard deviation over the mean, without the pauses
     distribution: str  # gamma | lognormal
     samples: int
-    pauses: int  # times that stand apart from all others
+    pauses: int  # outliers among the times
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class MeasuredLink:
     """The latency and the payload rates of a TCP stream between two processes."""
 
     latency_s: float  # of a small message, one way
-    bytes_per_s: float  # in one direction while the other is idle; of the two the lower
-    duplex_bytes_per_s: float  # in each direction while both are busy; of the two the lower
+    bytes_per_s: float  # in one direction while the other is idle; the lower of the two
+    duplex_bytes_per_s: float  # in each direction while both are busy; the lower of the two
 
 
 def fit_jitter(times: Sequence[float]) -> Jitter:
     """Fit the jitter of gradient times [s]: mean, coefficient of variation, and the likelier distribution.
 
-    The mean is that of all times, since it is the cost of a step in the long run. Pauses do not count for the
-    coefficient of variation: times more than 6 robust standard deviations above the median, on a log scale. More than
-    one pause in 20 times is no exception, and then all times count.
+    The mean is over all times, because it is the cost of a step in the long run. The coefficient of variation excludes
+    pauses: times more than 6 robust standard deviations above the median, on a log scale. With more than one pause in
+    20 times, all times count.
 
     Raises ValueError without times or if one is not positive."""
     if not times or not all(math.isfinite(t) and t > 0 for t in times):
@@ -97,7 +97,7 @@ def measure_link(sock: socket.socket, initiator: bool, seconds: float = 1.5) -> 
 
 def _ask(sock: socket.socket, sender: ThreadPoolExecutor, seconds: float) -> MeasuredLink:
     def timed(kind: int, size: int) -> float:
-        """Return the seconds until `size` bytes went to the other end, came from it, or both, and it confirmed so."""
+        """Return the seconds until the other end confirms that it has received or sent `size` bytes, or both."""
         begin = time.perf_counter()
         sock.sendall(_ASK.pack(kind, size))
         sending = sender.submit(_send, sock, size) if kind in (_TO, _BOTH) else None

@@ -1,6 +1,6 @@
 """The process that records a run: it evaluates marks and saves checkpoints, off the path of gradients and messages.
 
-A thread of its own listens to workers and servers (`monitor.py`). The thread that calls `Coordinator.run` evaluates
+A separate thread listens to workers and servers (`monitor.py`). The thread that calls `Coordinator.run` evaluates
 the snapshots that they submit, with the lowest priority, so that evaluation delays itself and not training. It uses
 the first GPU of this machine's workers, or the CPU.
 """
@@ -33,10 +33,9 @@ T = TypeVar("T")
 
 
 class Coordinator:
-    """Runs in the coordinator's process, which has the run as a whole. Implements `dsgd.runner.life.Training`.
+    """Runs in the coordinator's process, which manages the run. Implements `dsgd.runner.life.Training`.
 
-    log: gets lines that the user should see at once. checkpoint_every_s: None: only on an interrupt.
-    """
+    log: prints lines that the user should see at once. checkpoint_every_s: None: only on an interrupt."""
 
     engine = "dist"
     clock = "wall"
@@ -144,7 +143,7 @@ class Coordinator:
         return values
 
     def _measured(self, measure: Callable[[], T]) -> T:
-        """Return measurements, from the CPU where the GPU cannot make them: workers may fill it, or have it alone."""
+        """Return measurements, from the CPU if the GPU fails: workers may fill its memory, or use it exclusively."""
         problem = self.job.problem
         try:
             if problem.device != self._device:
@@ -162,8 +161,8 @@ class Coordinator:
 
 
 def cost_line(evaluation_s: Sequence[float], run_s: float) -> str | None:
-    """Return the line that says what evaluations cost a run; None where they cost little. evaluation_s: wall time of
-    each. run_s: wall time from the first evaluation to the end of the last."""
+    """Return a line on the cost of evaluations; None if they cost little. evaluation_s: wall time of each. run_s: wall
+    time from the first evaluation to the end of the last."""
     total_s = sum(evaluation_s)
     if total_s < COST_S or total_s < COST_SHARE * run_s:
         return None

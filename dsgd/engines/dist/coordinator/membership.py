@@ -1,5 +1,5 @@
-"""Workers and servers of a run as the coordinator sees them: who has joined, who is lost, who is to blame, and what all
-workers are told while they train.
+"""The coordinator's view of workers and servers: joined and lost members, the culprit of a failure, and the totals sent
+to workers during training.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ MESSAGES_PER_S = 2000  # to all workers together, at most
 class Member:
     """A worker (node < p) or a server, and the process that now is this node.
 
-    client, snapshots: its two connections; None before they come and once they have ended. address: of its pairwise
-    plane. joined: some process has said that it is this node. half_gone: when one of the connections ended while the
-    other lives, by time.monotonic(). steps, counters: as far as known, those before the run was resumed included.
-    gpu: facts of its GPUs.
-    """
+    client, snapshots: its two connections; None before they begin and after they have ended. address: address of its
+    pairwise plane. joined: True once a process has claimed this node. half_gone: time when the first of the two
+    connections ended, by time.monotonic(). steps, counters: last known values, including steps before a resume. gpu:
+    facts of its GPUs."""
 
     node: int
     name: str
@@ -47,7 +46,7 @@ class Member:
     gpu: dict[str, str] = field(default_factory=dict)
 
     def join(self, client: Client, address: tuple[str, int]) -> None:
-        """Take the process that now is this node. It goes on with the steps and counters of the run resumed."""
+        """Accept the process that is this node now. It continues the steps and counters of the resumed run."""
         self.client, self.address, self.joined = client, address, True
         self.heard = time.monotonic()
 
@@ -56,7 +55,7 @@ class Member:
         return client is self.client or client is self.snapshots
 
     def silent_s(self, now: float) -> float:
-        """Return for how many seconds nothing has arrived from this member."""
+        """Return the seconds since the last data from this member."""
         return now - max(self.heard, self.client.heard if self.client is not None else 0.0)
 
 
@@ -67,7 +66,7 @@ class Membership:
         p, k = experiment.nodes, experiment.algo.servers
         self.members = [Member(i, f"worker {i}" if i < p else f"server {i - p}", i >= p) for i in range(p + k)]
         self.workers = self.members[:p]
-        self._lost_before: set[int] = set()  # workers, when the checkpoint was written that the run goes on from
+        self._lost_before: set[int] = set()  # workers lost when the checkpoint of the resumed run was written
         self._experiment = experiment
         self._timeout_s = timeout_s
         self._checked = time.monotonic()
@@ -77,7 +76,7 @@ class Membership:
         return self.members[node]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Count what a checkpoint says that everybody has done."""
+        """Count the members' steps and counters in a checkpoint."""
         self._lost_before.update(state["lost"])
         for member, stored in zip(self.members, [*state["workers"], *state["servers"]], strict=True):
             member.steps, member.counters = stored["steps"], dict(stored["counters"])
@@ -88,7 +87,7 @@ class Membership:
 
     @property
     def lost_workers(self) -> set[int]:
-        """Return the workers that the run goes on without, or has gone on without before it was resumed."""
+        """Return the workers that the run has lost, also before it was resumed."""
         return self._lost_before | {worker.node for worker in self.workers if worker.lost}
 
     @property
@@ -102,18 +101,18 @@ class Membership:
         return self._experiment.samples_of(sum(worker.steps for worker in self.workers))
 
     def totals(self, time_s: float) -> RunTotals:
-        """Return what the run has come to, as far as known. time_s: of the training clock."""
+        """Return the totals of the run, as far as known. time_s: time on the training clock."""
         known = {member.node: (member.steps, member.counters) for member in self.members}
         alive = [member.node for member in self.members if not member.lost]
         return combine_totals(self._experiment, time_s, None, known, alive)
 
     def gpus(self) -> dict[str, Any]:
-        """Return what the workers say of their GPUs, for the summary; empty without a GPU."""
+        """Return the workers' facts on their GPUs, for the summary; empty without a GPU."""
         peaks = [member.counters[PEAK] for member in self.members if PEAK in member.counters]
         return combined_facts(member.gpu for member in self.members) | ({PEAK: max(peaks)} if peaks else {})
 
     def update(self, member: Member, steps: int, counters: Mapping[str, Any] | None = None) -> None:
-        """Record a member's progress, which also shows that it is alive. counters: None or empty: not told."""
+        """Record a member's progress, which also shows that it is alive. counters: None or empty: not reported."""
         member.steps = max(member.steps, steps)
         member.counters = dict(counters) if counters else member.counters
         if member.lost and member.client is not None:
@@ -122,8 +121,8 @@ class Membership:
 
     def silent(self, now: float) -> list[Member]:
         """Return the members that have been silent for too long. Call it in every round of the event loop: after a long
-        time between two calls this process or the whole machine may have been stopped, and of that time only as much as
-        a member may take between two signs of life counts against anybody."""
+        time between two calls, this process or the whole machine may have been stopped. So only the time that a member
+        may take between two signs of life counts as silence."""
         forgiven_s, self._checked = now - self._checked - 2 * HEARTBEAT_S, now
         if forgiven_s > 0:
             for member in self.members:
@@ -131,11 +130,12 @@ class Membership:
         return [m for m in self.members if m.joined and not m.lost and m.silent_s(now) > self._timeout_s]
 
     def half_gone(self, now: float) -> list[Member]:
-        """Return the members of whose two connections one has ended and the other should have followed."""
+        """Return the members with one ended connection whose other one should also have ended."""
         return [m for m in self.members if m.half_gone is not None and now - m.half_gone > HALF_GONE_S]
 
     def blame(self, complaint: str, suspect: int | None) -> tuple[str, str | None]:
-        """Return a line on who caused a complaint, and its name: a silent member, else the suspect that it names."""
+        """Return a line on the cause of a complaint, and the member's name: a silent member, or else the named
+        suspect."""
         now = time.monotonic()
         quiet = max((m for m in self.members if not m.lost), key=lambda member: member.silent_s(now))
         if quiet.silent_s(now) > 3 * HEARTBEAT_S:
@@ -146,21 +146,21 @@ class Membership:
 
 
 def failure_line(member: Member | None, message: Message) -> str:
-    """Return the error that a member reports; None: a process that had not said which member it is."""
+    """Return the error that a member reports. member: None for a process that had not announced its role."""
     return message["error"] if member is None else f"{member.name}: {message['error']}"
 
 
 class QuorumDecision:
-    """Collect who has computed a gradient, step by step, and tell all workers when there are enough."""
+    """Collect the workers that have computed a gradient, step by step, and notify all workers when there are enough."""
 
     def __init__(self, experiment: Experiment, tell: Callable[[dict[str, Any]], None]) -> None:
         self._count = experiment.contributors
         self._tell = tell
-        self._steps = -1  # the latest that a worker has computed a gradient for
-        self._first: list[int] = []  # ranks of those that have
+        self._steps = -1  # latest step with a computed gradient
+        self._first: list[int] = []  # ranks of the workers that have computed it
 
     def computed(self, steps: int, rank: int) -> None:
-        """Take note of the gradient of a worker that has made so many steps."""
+        """Note the gradient of a worker after `steps` steps."""
         if steps > self._steps:
             self._steps, self._first = steps, []
         if steps < self._steps or len(self._first) == self._count or rank in self._first:
@@ -171,7 +171,7 @@ class QuorumDecision:
 
 
 class SampleTotals:
-    """Sends each live worker the samples of all, and its own steps among them, now and then. send: to clients."""
+    """Sends each live worker the samples of all workers, and its own steps, periodically. send: sends to clients."""
 
     def __init__(self, members: Membership, send: Callable[[Iterable[Client | None], Message], None]) -> None:
         self._members = members
@@ -180,7 +180,7 @@ class SampleTotals:
         self._sent = time.monotonic()
 
     def tell(self, now: float) -> None:
-        """Send the totals if that is due. now: by time.monotonic()."""
+        """Send the totals if they are due. now: time.monotonic()."""
         if now - self._sent > self._interval_s:
             self._sent = now
             samples = self._members.samples

@@ -1,8 +1,7 @@
-"""The messages that a client of the coordinator may send: declared as types, and checked before anybody acts on them.
+"""The messages that a client of the coordinator may send: declared as types, and checked before use.
 
-Whoever has shown the token is let in; that does not make sense of what it sends. A message that is not as it should be
-ends its connection, with a line in the log, and not the coordinator. Types say what a message may have in any run;
-`MessageRules` checks what it may hold in this one, by the client's part in it.
+A client with the token may still send an invalid message. That ends its connection, with a line in the log, and not the
+coordinator. Types declare the fields of a message in any run; `MessageRules` checks their values, by the client's role.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Number = Annotated[float, Meta(gt=-1e300, lt=1e300)]  # which NaN is not either
 Seconds = Annotated[float, Meta(ge=0, lt=1e300)]
 ShortText = Annotated[str, Meta(max_length=100)]  # name of a mark, checkpoint or vector; a digest
 OF_WORKERS = ("computed", "diverged", "gpu", "offer")  # not of servers
-PRINTED_LIMIT = 10_000  # characters of what a process says about an error
+PRINTED_LIMIT = 10_000  # characters of a process's error message
 
 
 class Declared(Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,7 +33,7 @@ class Declared(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeCounters(Declared, frozen=True):
-    """The counters of one node. sent, received: to and from each node."""
+    """The counters of one node. sent, received: [nodes], bytes to and from each node."""
 
     sent: tuple[Number, ...] | UnsetType = UNSET
     received: tuple[Number, ...] | UnsetType = UNSET
@@ -60,7 +59,7 @@ class GeneratorState(Declared, frozen=True):
 
 
 class WorkerState(Declared, frozen=True):
-    """The state of a worker in a checkpoint, besides steps, counters and vectors. In a mark all fields are unset."""
+    """The state of a worker in a checkpoint, without steps, counters and vectors. In a mark all fields are unset."""
 
     batches: Whole | UnsetType = UNSET
     optimizer_steps: Whole | UnsetType = UNSET
@@ -117,7 +116,7 @@ class Offer(ClientMessage, frozen=True):
 
 
 class SnapshotMessage(Heartbeat, frozen=True):
-    """A snapshot without its vectors. same: names of those that another worker sends."""
+    """A snapshot without its vectors. same: names of vectors that another worker sends."""
 
     key: ShortText
     time_s: Seconds
@@ -133,7 +132,7 @@ class Start(ClientMessage, frozen=True):
 
 HELLOS = {"node": NodeHello, "snapshots": SnapshotsHello, "agent": Hello}
 OF_ROLES: dict[str | None, dict[str, type[ClientMessage]]] = {
-    None: {"failed": Failed},  # before it could say who it is
+    None: {"failed": Failed},  # before it could announce its role
     "node": {
         "gpu": Gpu,
         "ready": ClientMessage,
@@ -155,12 +154,12 @@ def as_declared(message: Message, declared: type[M]) -> M:
     """Return a message with the types of its fields. Raises BadFrame unless it has these fields."""
     try:
         return convert(message, declared)
-    except (ValidationError, UnicodeEncodeError) as error:  # the latter: of a name that is no text
+    except (ValidationError, UnicodeEncodeError) as error:  # UnicodeEncodeError: a name that is not valid text
         raise BadFrame(f"a {message['kind']} message had {_offence(message, declared)}") from error
 
 
 def _offence(message: Message, declared: type[ClientMessage]) -> str:
-    """Return what is wrong with a message. What msgspec says of it may have the words of whoever sent it."""
+    """Return the error of a message. Do not use msgspec's text, which may quote the sender."""
     for field in fields(declared):
         try:
             if field.required or field.name in message:
@@ -188,7 +187,7 @@ class MessageRules:
         self._parts = job.digest.keys()
 
     def check(self, client: Client, message: Message, vectors: Mapping[str, Tensor]) -> None:
-        """Raise BadFrame unless this client may send this message. A hello says what the client is from now on."""
+        """Raise BadFrame unless this client may send this message. A hello sets the client's role."""
         sent = as_declared(message, self._declared(client, message))
         for field, is_possible in self._judge(client.node, sent).items():
             if not is_possible:
@@ -204,7 +203,7 @@ class MessageRules:
             message["error"] = printable(sent.error, PRINTED_LIMIT)
 
     def _declared(self, client: Client, message: Message) -> type[ClientMessage]:
-        """Return what this client may send under the kind of this message."""
+        """Return the type of this kind of message from this client."""
         kind, role = message["kind"], message.get("role")
         if kind == "hello" and client.role is None:
             if not isinstance(role, str) or role not in HELLOS:
@@ -216,7 +215,7 @@ class MessageRules:
         return declared[kind]
 
     def _judge(self, node: int | None, sent: ClientMessage) -> dict[str, bool]:
-        """Return, of the fields that depend on more than their types, whether they are possible."""
+        """Return {field: whether its value is possible} for fields that depend on more than their types."""
         match sent:
             case NodeHello():
                 return {"node": sent.node < self._nodes, "host": _is_address(sent.host)}
@@ -244,7 +243,7 @@ class MessageRules:
         return node is not None and node < self._workers
 
     def _are_counters(self, node: int | None, counters: NodeCounters) -> bool:
-        """Return whether a process may have these. Those of a worker have busy_s, unless it has counted nothing yet."""
+        """Return whether a process may have these counters. A worker's counters have busy_s, unless they are empty."""
         of_nodes = [counts for counts in (counters.sent, counters.received) if counts is not UNSET]
         has_busy = not self._is_worker(node) or counters.busy_s is not UNSET or counters == NodeCounters()
         return has_busy and all(len(counts) == self._nodes for counts in of_nodes)

@@ -22,16 +22,15 @@ from dsgd.engines.rules.trace import TraceRow
 
 EVENT_POLL_S = 0.01
 COORDINATOR_HEARTBEAT_S = 1.0
-BLAME_DELAY_S = 1.5  # after a complaint, to find out who caused it
+BLAME_DELAY_S = 1.5  # wait after a complaint, to find its cause
 CLOSE_TIMEOUT_S = 5.0
 
 
 class RunMonitor:
-    """Decides how a run goes on. Attributes and methods without an underscore are for the thread that evaluates marks.
+    """Controls the course of a run. Members without an underscore are for the thread that evaluates marks.
 
-    culprit: name of the member whose log may tell more. complete: marks and checkpoints with all their snapshots; None:
-    no more follow. stop_requested: the run is to end with a checkpoint.
-    """
+    culprit: name of the member whose log may explain a failure. complete: marks and checkpoints with all their
+    snapshots; None ends the queue. stop_requested: True if the run should end with a checkpoint."""
 
     def __init__(self, job: ProcessJob, hub: Hub, log: Callable[[str], None], checkpoint_every_s: float | None) -> None:
         self.phase = RunPhase(job.state["time_s"] if job.state is not None else 0.0)
@@ -63,7 +62,7 @@ class RunMonitor:
     # For the thread that evaluates
 
     def listen(self) -> None:
-        """Let all processes come and get ready, and show them from now on that this one lives."""
+        """Let all processes join and get ready, and send signs of life from now on."""
         self._thread.start()
 
     def begin(self) -> None:
@@ -71,7 +70,7 @@ class RunMonitor:
         self._begun.set()
 
     def totals(self) -> RunTotals:
-        """Return what the run has come to: at what ended it, a mark or a checkpoint, else as far as known."""
+        """Return the totals of the run: at the mark or checkpoint that ended it, else as far as known."""
         return self.phase.totals or self.members.totals(self.phase.time_s)
 
     def close(self, outcome: str) -> None:
@@ -100,8 +99,8 @@ class RunMonitor:
                 self._hub.close()
 
     def _wait_for_record(self) -> None:
-        """Go on until the record is written, since marks may wait for their evaluation. Parents on other machines are
-        released only then: a launcher may end all processes together with the first."""
+        """Continue until the record is written, because marks may wait for their evaluation. Only then release parents
+        on other machines: a launcher may end all processes together with the first."""
         while not self._closing.is_set():
             self._receive_events()
             self._heartbeat(time.monotonic())
@@ -152,7 +151,7 @@ class RunMonitor:
         """Request marks and checkpoints that are due, and the last mark when the budget is used up."""
         experiment, time_s, samples = self._experiment, self.phase.time_s, self.members.samples
         if not any(worker.ready and not worker.lost for worker in self.members.workers):
-            return  # no worker could hand in anything; one that takes the place of another may be ready soon
+            return  # no worker could submit a snapshot; a replacement may be ready soon
         lockstep, total, limit_s = experiment.algo.lockstep, experiment.total_samples, experiment.budget.time_s
         if limit_s is not None and time_s >= limit_s:
             self._finish_training(limit_s)
@@ -185,7 +184,7 @@ class RunMonitor:
 
     def _send(self, clients: Iterable[Client | None], message: Message) -> None:
         """Send to clients; None stands for a member that has not joined. Never waits."""
-        droppable = message["kind"] in ("heartbeat", "total")  # the next one will do as well
+        droppable = message["kind"] in ("heartbeat", "total")  # the next one replaces it
         for client in clients:
             self._hub.send(client, message, droppable=droppable)
 
@@ -230,7 +229,7 @@ class RunMonitor:
             self._receive_from_member(client.owner, message, vectors)
 
     def _receive_from_member(self, member: Any, message: Message, vectors: dict[str, Tensor]) -> None:
-        """Handle a message of a worker or server. member: None if it has failed before it could say who it is."""
+        """Handle a message of a worker or server. member: None if it has failed before it announced its role."""
         match message["kind"]:
             case "gpu":
                 member.gpu = message["facts"]
@@ -262,7 +261,7 @@ class RunMonitor:
             case "failed" if not message["caused_by_peer"]:
                 self._fail(failure_line(member, message), member.name if member is not None else None)
             case "failed" if self._complaint is None:
-                # who caused it shows within a moment: a dead process's connections end
+                # the cause shows within a moment: a dead process's connections end
                 self._complaint = time.monotonic() + BLAME_DELAY_S, failure_line(member, message), message["suspect"]
 
     def _add_snapshot(self, member: Member, message: Message, vectors: dict[str, Tensor]) -> None:
@@ -270,7 +269,7 @@ class RunMonitor:
         self.members.update(member, message["steps"], message["counters"])
         spans = [vectors.pop(name).view(-1, 2) for name in ("computing", "communicating") if name in vectors]
         needed = self.schedule.add(member.node, message["key"], snapshot, self.phase.name == "training")
-        if needed and spans and message["key"] == LAST:  # a worker that ended by itself adds them to other marks, too
+        if needed and spans and message["key"] == LAST:  # a worker that ended by itself also adds them to other marks
             self.trace.append(TraceRow(member.name, *([tuple(span) for span in kind.tolist()] for kind in spans)))
         self._pass_on_complete()
 
@@ -288,7 +287,7 @@ class RunMonitor:
     # Lost members, and the end
 
     def _disconnected(self, member: Member, client: Client) -> None:
-        """Take note that one of a member's connections has ended. What a dead process had submitted is still read."""
+        """Take note that one of a member's connections has ended. Submitted messages are still read."""
         if client is member.client:
             member.client = None
             self._lose(member, "has died")
@@ -296,14 +295,14 @@ class RunMonitor:
             member.snapshots = None
         else:
             return
-        if not member.joined:  # whoever it was: for the worker there is still time to come
+        if not member.joined:  # an unknown process: the worker may still join
             return
         member.half_gone = time.monotonic() if member.client is not None or member.snapshots is not None else None
         if member.half_gone is None:
             self._give_up(member)
 
     def _drop_other_half(self, member: Member) -> None:
-        """End the connection of a member whose other one has ended: none is of use alone."""
+        """End the connection of a member whose other one has ended: it is useless alone."""
         if member.client is not None:
             self._lose(member, "has lost its connection for snapshots")
         for client in (member.client, member.snapshots):
@@ -321,7 +320,7 @@ class RunMonitor:
         self._pass_on_complete()
 
     def _lose(self, member: Member, how: str) -> None:
-        """Go on without a member, or end the run."""
+        """Continue without a member, or end the run."""
         if self.phase.is_over:
             return
         member.lost = True

@@ -1,6 +1,6 @@
-"""The phases of a run, from its start to the status with which it ends.
+"""The phases of a run, from its start to its final status.
 
-At the start all members come, learn each other's addresses, and get ready.
+At the start all members join, learn each other's addresses, and get ready.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dsgd.engines.dist.job import JOIN_TIMEOUT_S, ProcessJob
 from dsgd.engines.dist.launch.rendezvous import listen, serve_store
 from dsgd.problem.problem import complaint
 
-FIRST_PASS_TIMEOUT_S = 900.0  # for all to be ready, of whom none is silent: a first pass may compile the model
+FIRST_PASS_TIMEOUT_S = 900.0  # limit for all members to get ready: a first pass may compile the model
 
 
 class StartFailed(Exception):
-    """Raised when a run cannot start. culprit: name of the member whose log may tell more."""
+    """Raised when a run cannot start. culprit: name of the member whose log may explain it."""
 
     def __init__(self, text: str, culprit: str | None = None) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class StartFailed(Exception):
 
 
 class RunStart:
-    """Brings the members of a run together. For the listening thread only. send: to clients."""
+    """Brings the members of a run together. For the listening thread only. send: sends to clients."""
 
     def __init__(
         self, job: ProcessJob, members: Membership, send: Callable[[Iterable[Client | None], Message], None]
@@ -45,15 +45,15 @@ class RunStart:
         self._store: TCPStore | None = None
 
     def came(self, message: Message) -> None:
-        """Take note of a process that has said what it is."""
+        """Note a process that has announced its role."""
         self._last_came = time.monotonic()
         self._parents_to_come -= message["role"] == "agent"
         if message.get("gpus"):
             self._on_gpus.add(message["node"])
 
     def vectors_for(self, message: Message) -> dict[str, Tensor] | None:
-        """Return the vectors to start from for the parent of another command; None where its own are the same. Raises
-        StartFailed if its problem is another one."""
+        """Return the initial vectors for the parent of another command; None if its own are the same. Raises
+        StartFailed if its problem differs."""
         job = self._job
         if differs := complaint(message["digest"], job.digest, "rank 0"):
             raise StartFailed(f"rank {message['rank']} has {differs}")
@@ -64,8 +64,8 @@ class RunStart:
     def advance(self, now: float) -> bool:
         """Send all addresses when all members have come; returns whether all are ready.
 
-        Raises StartFailed for who does not come in time since somebody came last. Whoever has come may take long to get
-        ready, as long as it is not silent, which is not looked at here."""
+        Raises StartFailed for members that do not join within the time limit after the last one. A member that has
+        joined may take long to get ready, as long as it is not silent; the caller checks silence."""
         members, timeout_s = self._members.members, self._job.timeout_s
         late = [member.name for member in members if not member.joined or None in (member.client, member.snapshots)]
         if self._all_came is None and not late:
@@ -73,7 +73,7 @@ class RunStart:
             self._serve_store()
             addresses = [member.address for member in members]
             port = None if self._store is None else self._store.port
-            for member in members:  # also what it goes on from
+            for member in members:  # includes the state to resume from
                 message = {"kind": "addresses", "addresses": addresses, "store": port}
                 self._send([member.client], {**message, "steps": member.steps, "counters": member.counters})
         elif self._all_came is None:
@@ -88,7 +88,7 @@ class RunStart:
         return False
 
     def _serve_store(self) -> None:
-        """Serve a store where the workers' process groups need one to meet: on GPUs, and with torch's collectives."""
+        """Serve a store if the workers' process groups need one: on GPUs, and with torch's collectives."""
         experiment = self._job.experiment
         uses_groups = self._on_gpus or self._job.collectives == "torch"
         if not (experiment.algo.lockstep and experiment.nodes > 1 and uses_groups):
@@ -102,15 +102,14 @@ class RunStart:
 
 
 class RunPhase:
-    """Keeps the phase of a run, its training clock, and how it ended. `conclude`, `settle` and what only reads are for
-    the thread that evaluates marks, the rest for the one that listens.
+    """Keeps the phase of a run, its training clock, and its end. `conclude`, `settle` and read-only members are for the
+    thread that evaluates marks, the others for the listening thread.
 
     name: starting, training, ending (the last mark is requested), over. status: running, then completed | diverged |
-    interrupted | failed. error: one line, for failed. verdict: the status with which a mark ends the run.
-    """
+    interrupted | failed. error: one line, for failed. verdict: status of a run that a mark ends."""
 
     def __init__(self, start_s: float) -> None:
-        """start_s: of the training clock, where this process begins."""
+        """start_s: time on the training clock at the start of this process."""
         self.name = "starting"
         self.status, self.error = "running", ""
         self.verdict: str | None = None
@@ -123,19 +122,19 @@ class RunPhase:
 
     @property
     def is_over(self) -> bool:
-        """Whether the status is known, and no member needed any more."""
+        """Return whether the status is known, so that no member is needed any more."""
         return self.name == "over"
 
     @property
     def time_s(self) -> float:
-        """Seconds on the training clock; at the end, those of the whole run."""
+        """Return the seconds on the training clock; at the end, of the whole run."""
         if self._end_s is not None:
             return self._end_s
         return time.monotonic() - self._time_origin if self.name in ("training", "ending") else self._start_s
 
     @property
     def totals(self) -> RunTotals | None:
-        """What the run came to at what ended it, a mark or a checkpoint; None if nothing did."""
+        """Return the totals at the mark or checkpoint that ended the run, or None."""
         if self.status == self.verdict and self._concluded_with is not None:
             return self._concluded_with
         return self._ended_with if self.status != "failed" else None
@@ -155,7 +154,7 @@ class RunPhase:
         self.verdict = status
 
     def end_as_concluded(self) -> bool:
-        """End the run if a mark has shown with which status. Return whether it did."""
+        """End the run if a mark has decided its status. Returns whether it did."""
         if self.verdict is None or self._concluded_with is None:
             return False
         self._end_s = self._concluded_with.counters.time_s
@@ -163,7 +162,7 @@ class RunPhase:
         return True
 
     def end_with(self, totals: RunTotals, status: str | None = None) -> None:
-        """End the run with a mark or a checkpoint. status: None: the one with which its training was finished."""
+        """End the run with a mark or a checkpoint. status: final status; None: the status at the end of training."""
         self._ended_with = totals
         self.end(self._ends_as if status is None else status)
 
@@ -174,6 +173,6 @@ class RunPhase:
             self.status, self.error, self.name = status, error, "over"
 
     def settle(self) -> None:
-        """Give way to the verdict of a mark that lies before the end, but was evaluated after it."""
+        """Accept the verdict of a mark before the end that was evaluated after it."""
         if self.status in ("completed", "diverged") and self.verdict is not None:
             self.status = self.verdict

@@ -1,5 +1,5 @@
-"""Have vectors that workers hand in alike, as after an all-reduce, sent by one of them, and keep vectors in files where
-memory has no room."""
+"""Have one worker send vectors that several workers would submit identically, as after an all-reduce, and keep vectors
+in files if memory is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dsgd.engines.dist.frames import BadFrame, Message
 
-REMEMBERED = 8  # vectors of each worker that others may have alike; those before are sent again
+REMEMBERED = 8  # number of vectors of each worker that are compared with others'; earlier ones are sent again
 
 Vectors = dict[str, Tensor]
 
@@ -26,11 +26,11 @@ LEAST_BYTES = 1 << 20  # of a vector in a file
 
 
 class Spool:
-    """Vectors beyond the limit are pages of files without a name, which the system writes out where memory is scarce. A
-    file is gone with its vector, or with this process. Any thread may drop vectors; one asks for them."""
+    """Vectors beyond the limit are pages of unnamed files, which the system writes to disk if memory is scarce. A file
+    is removed with its vector, or with this process. Any thread may drop vectors; one thread requests them."""
 
     def __init__(self, folder: Path, limit: int, log: Callable[[str], None]) -> None:
-        """folder: of the files. limit: bytes of all vectors in memory."""
+        """folder: folder for the files. limit: bytes of all vectors in memory."""
         self._folder = folder
         self._limit = limit
         self._log = log
@@ -66,8 +66,8 @@ class Spool:
 
 @dataclass(eq=False)
 class _Shared:
-    """One vector of a mark or checkpoint. arrived: the vector, while anybody keeps it; None: it is on its way. waiters:
-    what other nodes are held for, and its name there."""
+    """One vector of a mark or checkpoint. arrived: reference to the vector; None: it is in flight. waiters: (vectors of
+    another node's offer, name of this vector there)."""
 
     arrived: weakref.ref[Tensor] | None = None
     waiters: list[tuple[Vectors, str]] = field(default_factory=list)
@@ -75,7 +75,8 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _Offer:
-    """What a node has offered. wanted: names of the vectors that it is to send. held: others that are here already."""
+    """The offer of a node. wanted: vectors that it must send, by name. others: names of vectors that it need not send.
+    held: vectors that have already arrived."""
 
     key: str
     wanted: Mapping[str, _Shared]
@@ -84,11 +85,11 @@ class _Offer:
 
 
 class SharedVectors:
-    """Before a worker sends a snapshot, it offers the digests of its vectors. It then sends those that no other worker
-    has sent or is sending.
+    """Before a worker sends a snapshot, it offers the digests of its vectors. It then sends only the vectors that no
+    other worker has sent or is sending.
 
-    For methods in lock-step, whose run fails if a worker is lost before its snapshot has come: what is on its way
-    arrives. The snapshots of a node are whole in the order in which it sent them."""
+    For lock-step methods, which fail if a worker is lost before its snapshot arrives, so every vector in flight
+    arrives. The snapshots of a node become complete in the order in which it sent them."""
 
     def __init__(self, workers: int) -> None:
         self._limit = REMEMBERED * workers
@@ -97,8 +98,8 @@ class SharedVectors:
         self._waiting: dict[int, deque[tuple[Message, Vectors, _Offer]]] = {}  # by node, in the order of their arrival
 
     def offer(self, node: int, key: str, digests: Mapping[str, str]) -> list[str]:
-        """Return the names of the vectors that a node is to send in its next snapshot. key: of that. digests: by
-        name."""
+        """Return the names of the vectors that a node must send in its next snapshot. key: key of that snapshot.
+        digests: {name: digest}."""
         wanted: dict[str, _Shared] = {}
         held: Vectors = {}
         for name, digest in digests.items():
@@ -116,8 +117,8 @@ class SharedVectors:
         return list(wanted)
 
     def receive(self, node: int, message: Message, vectors: Vectors) -> Iterator[tuple[int, Message, Vectors]]:
-        """Take a snapshot, and yield those that are whole now, with their nodes. Raises BadFrame if it lacks a vector
-        that was wanted. `same` in the message: names of those that were not."""
+        """Accept a snapshot, and yield the snapshots that are complete now, with their nodes. Raises BadFrame if it
+        lacks a wanted vector. `same` in the message: names of the other vectors."""
         same = message.pop("same", [])
         offer = self._offers.pop(node, None)
         if offer is None or offer.key != message["key"]:
@@ -134,7 +135,7 @@ class SharedVectors:
             yield from self._whole(other)
 
     def _whole(self, node: int) -> Iterator[tuple[int, Message, Vectors]]:
-        """Yield the snapshots of a node that wait for nothing, up to the first that does."""
+        """Yield the complete snapshots of a node, up to the first that waits for a vector."""
         waiting = self._waiting[node]
         while waiting and len(waiting[0][2].held) == len(waiting[0][2].others):
             message, vectors, offer = waiting.popleft()

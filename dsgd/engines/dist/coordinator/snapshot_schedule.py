@@ -20,14 +20,13 @@ WAITING_LIMIT = 1 << 30  # bytes of snapshots that wait for their evaluation
 class SnapshotSchedule:
     """Requests snapshots from the members and collects them. For the listening thread only, apart from `release`.
 
-    Marks and checkpoints are handed on in one order: a checkpoint counts the marks before it, and a run that goes on
-    from it makes those behind it again. That order is the one of the requests; in lock-step that of the steps.
+    Marks and checkpoints are evaluated in one order: a checkpoint counts the marks before it, and a run that resumes
+    from it repeats the later ones. The order is the order of requests; in lock-step the order of steps.
 
-    send: to clients. every_s: seconds between checkpoints; None: only on request. dropped_marks: marks for which there
-    was no memory, or nobody left. next_marks: numbers of the next mark by samples and of the next by time.
-    steps_under_way: training is over, but the marks of steps made before are on their way. checkpoint_time: of the last
-    complete one, by time.monotonic().
-    """
+    send: sends to clients. every_s: seconds between checkpoints; None: only on request. dropped_marks: number of marks
+    without memory or without workers. next_marks: numbers of the next mark by samples and of the next by time.
+    steps_under_way: training is over, but marks of earlier steps are in flight. checkpoint_time: time of the last
+    complete checkpoint, by time.monotonic()."""
 
     def __init__(
         self,
@@ -48,21 +47,21 @@ class SnapshotSchedule:
         self._unplaced: list[PendingSnapshots] = []  # marks by time in lock-step, whose place their steps will show
         self._left_out: set[str] = set()  # keys of lock-step marks for which there was no memory
         self._checkpoints = 0
-        self._cycles_ahead = 1  # how far ahead of the furthest worker the next checkpoint is
+        self._cycles_ahead = 1  # distance of the next checkpoint from the furthest worker
         self._marked = NOTHING  # the counters of the previous mark
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self.next_marks = tuple(state["next"])
         last = state["progress"]["last_values"]
         if last is not None:
             self._marked = replace(NOTHING, time_s=last["time_s"], samples=last["samples"])
 
     def request_due(self, now: float, time_s: float, stopping: bool) -> None:
-        """Request the marks and the checkpoint that are due. time_s: of the training clock. stopping: a checkpoint is
-        due at once."""
+        """Request the marks and the checkpoint that are due. time_s: time on the training clock. stopping: checkpoint
+        now."""
         experiment, samples = self._experiment, self._members.samples
         by_samples, by_time = self.next_marks
         due = marks_due(samples, experiment.mark_samples)
@@ -78,8 +77,8 @@ class SnapshotSchedule:
             self._request_checkpoint()
 
     def request_last(self, time_s: float, samples: int | None = None) -> None:
-        """Request the mark at the end of the run, after which nobody trains. A checkpoint that is not complete by now
-        never will be. samples: at the end; None: those of the snapshots."""
+        """Request the mark at the end of the run, after which training is over. An incomplete checkpoint is dropped.
+        samples: samples at the end; None: taken from the snapshots."""
         if self._checkpoint is not None and not self._checkpoint.complete:
             self._drop(self._checkpoint)
         self._request_mark(LAST, time_s, samples)
@@ -112,7 +111,7 @@ class SnapshotSchedule:
             pending.give_up(member.node, member.steps, member.counters)
 
     def take_complete(self, now: float) -> Iterator[PendingSnapshots]:
-        """Remove and yield what is complete and has nothing incomplete before it."""
+        """Remove and yield the complete marks and checkpoints that have no incomplete one before them."""
         self._place_complete()
         while self._queue and self._queue[0].complete:
             pending = self._queue.pop(0)
@@ -160,7 +159,7 @@ class SnapshotSchedule:
         self._request(mark, {"kind": "mark", "key": key, "last": key == LAST})
 
     def _request_checkpoint(self) -> None:
-        """Request a checkpoint. Lock-step workers submit the same step: one that none has reached yet."""
+        """Request a checkpoint. Lock-step workers submit the same step, which no worker has reached yet."""
         self._checkpoints += 1
         steps, samples, algo = None, None, self._experiment.algo
         if algo.lockstep:
@@ -172,7 +171,7 @@ class SnapshotSchedule:
         self._request(checkpoint, {"kind": "checkpoint", "key": checkpoint.key, "steps": steps})
 
     def _pending(self, key: str, time_s: float | None = None, samples: int | None = None) -> PendingSnapshots:
-        """Return a mark or checkpoint that waits for everybody who can submit a snapshot."""
+        """Return a mark or checkpoint that waits for all members that can submit a snapshot."""
         members, missing = self._members.members, self._members.submitting
         absent = {member.node: (member.steps, member.counters) for member in members if member.node not in missing}
         return PendingSnapshots(key, missing, time_s, samples, absent=absent)
@@ -181,14 +180,14 @@ class SnapshotSchedule:
         self._send([self._members[node].client for node in pending.missing], message)
 
     def _find(self, key: str, snapshot: Snapshot, training: bool) -> PendingSnapshots | None:
-        """Return what a snapshot belongs to. The first one of a step in lock-step creates the step's mark."""
+        """Return the mark or checkpoint of a snapshot. In lock-step, the first snapshot of a step creates its mark."""
         for pending in (*self._queue, *self._unplaced):
             if pending.key == key:
                 return pending
         if not key.startswith(STEP) or key in self._left_out or not (training or self.steps_under_way):
             return None
         if any(mark.key == LAST and mark.snapshots for mark in self._queue):
-            return None  # somebody's last mark has come, behind all of its steps, and this one was not among them
+            return None  # a worker's last mark has arrived, behind all of its steps, without this one
         if self._waiting_bytes > WAITING_LIMIT:
             self._left_out.add(key)
             self.dropped_marks += not any(member.ended for member in self._members.workers)
@@ -213,7 +212,7 @@ class SnapshotSchedule:
 
     def _place_complete(self) -> None:
         """Queue the complete marks by time of a lock-step run: behind the marks of the steps that they show, and before
-        a checkpoint if everybody had submitted the mark before anybody the checkpoint."""
+        a checkpoint if all members submitted the mark before any submitted the checkpoint."""
         for mark in [mark for mark in self._unplaced if mark.complete]:
             self._unplaced.remove(mark)
             shown = mark.counters(self._experiment).samples

@@ -1,4 +1,4 @@
-"""The snapshots of nodes that make a mark or a checkpoint, and what is told about the whole run by them."""
+"""The snapshots of nodes that make a mark or a checkpoint, and the totals of the run computed from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ STEP, CHECKPOINT = "step:", "checkpoint:"  # begin the keys of a lock-step mark 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Hold the state of one node. steps: local steps made. time_s: of the training clock. vectors: x, buffers, ..."""
+    """Hold the state of one node. steps: local steps made. time_s: time on the training clock. vectors: x, buffers,
+    ..."""
 
     steps: int
     time_s: float
@@ -33,7 +34,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class RunTotals:
-    """Hold what a run has come to. worker_steps: of each worker. missed: pulls and pushes that failed."""
+    """Hold the totals of a run. worker_steps: steps of each worker. missed: number of failed pulls and pushes."""
 
     counters: Counters
     worker_steps: list[int]
@@ -44,12 +45,11 @@ class RunTotals:
 class PendingSnapshots:
     """Snapshots for one mark or checkpoint.
 
-    key: by which the nodes name it. missing: nodes whose snapshot has not arrived. time_s, samples: of the mark; None:
-    taken from the snapshots. absent: the last known steps and counters of nodes without a snapshot. next_marks: numbers
-    of the next mark by samples and by time: those with which a run goes on if it has to make this mark again, or from
-    this checkpoint; None for a mark that nobody requests by number. floor: the counters of the mark before, below
-    which nothing that is told later may be. nbytes: of the vectors, of which several snapshots may have one together.
-    """
+    key: its name in messages. missing: nodes without an arrived snapshot. time_s, samples: time and samples of the
+    mark; None: taken from the snapshots. absent: last known steps and counters of nodes without a snapshot. next_marks:
+    numbers of the next mark by samples and by time for a run that repeats this mark or resumes from this checkpoint;
+    None for a mark without a number. floor: counters of the previous mark, lower bounds of later counters. nbytes:
+    bytes of the vectors; snapshots may share a vector."""
 
     key: str
     missing: set[int]
@@ -71,7 +71,7 @@ class PendingSnapshots:
         return not self.missing
 
     def add(self, node: int, snapshot: Snapshot) -> int:
-        """Add a node's snapshot. Return the bytes of its vectors that none before it had."""
+        """Add a node's snapshot. Returns the bytes of its vectors that earlier snapshots do not share."""
         self.missing.discard(node)
         self.snapshots[node] = snapshot
         news = {id(vector): vector.nbytes for vector in snapshot.vectors.values() if id(vector) not in self._vectors}
@@ -80,21 +80,21 @@ class PendingSnapshots:
         return sum(news.values())
 
     def give_up(self, node: int, steps: int, counters: dict[str, Any]) -> None:
-        """Stop waiting for a node; what it has done counts all the same."""
+        """Stop waiting for a node; its steps still count."""
         if node in self.missing:
             self.missing.discard(node)
             self.absent[node] = steps, counters
 
     def snapshots_of(self, nodes: Iterable[int]) -> list[Snapshot]:
-        """Return the snapshots of these nodes, in their order; nodes without one are left out."""
+        """Return the snapshots of these nodes, in their order; nodes without one are omitted."""
         return [self.snapshots[node] for node in nodes if node in self.snapshots]
 
     def totals(self, experiment: Experiment) -> RunTotals:
-        """Return what the run had come to, absent nodes included."""
+        """Return the totals of the run, absent nodes included."""
         workers = self.snapshots_of(range(experiment.nodes))
         time_s = max((s.time_s for s in workers), default=0.0) if self.time_s is None else self.time_s
         known = {**self.absent, **{node: (s.steps, s.counters) for node, s in self.snapshots.items()}}
-        if experiment.budget.time_s is not None:  # what a step found that began before it and ended after it
+        if experiment.budget.time_s is not None:  # a step may begin before the end and end after it
             time_s = min(time_s, experiment.budget.time_s)
         totals = combine_totals(experiment, max(time_s, self.floor.time_s), self.samples, known, self.snapshots)
         counters = _not_below(totals.counters, self.floor)
@@ -107,8 +107,7 @@ class PendingSnapshots:
         return self.totals(experiment).counters
 
     def models(self, experiment: Experiment) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-        """Return every worker's vector [d] and buffers [nb], and the centre [d], if there is one: what
-        `Algorithm.output` names."""
+        """Return every worker's vector [d] and buffers [nb], and the centre [d] of `Algorithm.output`, or None."""
         p, k, name = experiment.nodes, experiment.algo.servers, experiment.algo.output
         workers, servers = self.snapshots_of(range(p)), self.snapshots_of(range(p, p + k))
         centre = torch.cat([snapshot.vectors[name or "x"] for snapshot in servers]) if servers else None
@@ -119,8 +118,7 @@ class PendingSnapshots:
 
     def checkpoint(self, experiment: Experiment, progress: dict[str, Any], lost: Container[int] = ()) -> dict[str, Any]:
         """Return the contents of a checkpoint, as plain values and vectors. A lost worker has no vectors in it: the
-        process that takes its place will start from the others' parameters. lost: workers that the run has gone on
-        without."""
+        process that takes its place will start from the others' parameters. lost: workers that the run has lost."""
         assert self.next_marks is not None
         p, k = experiment.nodes, experiment.algo.servers
         stored: dict[int, dict[str, Any]] = {
@@ -139,7 +137,7 @@ class PendingSnapshots:
 
 
 def initial_snapshots(experiment: Experiment, problem: Problem) -> PendingSnapshots:
-    """Return what all nodes would submit before the first step."""
+    """Return the snapshots of all nodes before the first step."""
     p, k = experiment.nodes, experiment.algo.servers
     pending = PendingSnapshots(f"{CHECKPOINT}0", set(), 0.0, 0, next_marks=(1, 1))
     for node in range(p):
@@ -153,8 +151,8 @@ def initial_snapshots(experiment: Experiment, problem: Problem) -> PendingSnapsh
 
 
 def _not_below(counters: Counters, floor: Counters) -> Counters:
-    """Return the counters, none of which is below that of the mark before: workers may have submitted a mark by time
-    at different steps, before and after that of a step. Bytes sent and received are of one moment."""
+    """Return the counters, each at least as large as at the mark before: workers may submit a mark by time at different
+    steps, before and after a step's mark. Bytes sent and received are from one moment."""
     names = ("bytes_sent", "bytes_received")
     is_below = any(sum(getattr(counters, name)) < sum(getattr(floor, name)) for name in names)
     most = {name: getattr(floor, name) for name in names} if is_below else {}
@@ -169,10 +167,10 @@ def combine_totals(
     known: Mapping[int, tuple[int, Mapping[str, Any]]],
     alive: Container[int],
 ) -> RunTotals:
-    """Combine what is known of every node into the totals of the run.
+    """Combine the known steps and counters of every node into the totals of the run.
 
-    samples: None: by the workers' steps. known: the steps and counters of workers and servers, by node. alive: nodes
-    whose waiting counts; bytes, staleness and lost messages count of all."""
+    samples: total samples; None: from the workers' steps. known: {node: (steps, counters)} of workers and servers.
+    alive: nodes whose waiting counts; bytes, staleness and lost messages count for all nodes."""
     workers = {node: known[node] for node in range(experiment.nodes) if node in known}
     reported = {node: counters for node, (_, counters) in workers.items() if counters}
     staleness = [worker.get("staleness", (0, 0, 0)) for worker in reported.values()]
@@ -197,10 +195,10 @@ def combine_totals(
 
 
 def counted_bytes(p: int, k: int, known: Mapping[int, Mapping[str, Any]]) -> tuple[list[int], list[int]]:
-    """Return what each of p workers and k servers has sent and received. known: counters, by node.
+    """Return the bytes that each of p workers and k servers has sent and received. known: {node: counters}.
 
-    Messages are counted by the worker that began them, for both ends. Of a collective each worker sends and receives a
-    p-th of what all together move in a ring, ours or NCCL's; the parts are whole numbers, and add up to the whole."""
+    The worker that began a message counts it for both ends. In a collective, each worker sends and receives a p-th of
+    the bytes that all workers move in a ring, ours or NCCL's. The parts are whole numbers and add up to the total."""
     sent, received = [0] * (p + k), [0] * (p + k)
     for node, counters in known.items():
         moved = 2 * (p - 1) * counters.get("reduced", 0)

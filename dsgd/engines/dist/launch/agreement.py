@@ -1,13 +1,13 @@
-"""Processes started by torchrun or srun agree on the run before anything is done: rank 0 offers a configuration, the
-others accept, and get the run's token.
+"""Processes started by torchrun or srun agree on the run first: rank 0 offers a configuration, the others accept, and
+get the run's token.
 
-They meet in a store that asks nobody for a token, and under torchrun belongs to torchrun, which listens on every
-interface: strangers read what stands there. So nothing that admits to the run stands there, what does is deleted when
-all have read it, and what is read is checked.
+They meet in a store without authentication. Under torchrun it belongs to torchrun, which listens on every interface, so
+strangers can read it. Therefore the store never contains the token, its entries are deleted when all have read them,
+and every value read is checked.
 
 A reader publishes a public key, and the token is sealed for it in a sealed box of libsodium (X25519,
-XSalsa20-Poly1305). That keeps readers out. Who can also change what the two sides read can take the place of one of
-them: nothing here says who a public key belongs to.
+XSalsa20-Poly1305). That protects against readers. An attacker who can also change the store can impersonate one side:
+nothing authenticates a public key.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from dsgd.runner.configuration import RunConfig
 from dsgd.runner.resume import compare
 from dsgd.runner.values import ConfigError, with_numbers
 
-VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best who is missing
+VERDICT_MARGIN_S = 3.0  # other ranks wait this much longer than rank 0, which knows best which rank is missing
 VALUE_LIMIT = 1 << 20  # bytes of a value in the store
 OBJECTION_LIMIT = 2000  # characters
 T = TypeVar("T")
 
 
 class NotSealed(ValueError):
-    """Raised for a public key that is none, and for a sealed secret that has been changed or is for somebody else."""
+    """Raised for an invalid public key, and for a sealed secret that was changed or is for another recipient."""
 
 
 def public_key(private: PrivateKey) -> str:
-    """Return the public key of a private one, in hexadecimal, for everybody to read."""
+    """Return the public key of a private key, in hexadecimal."""
     return bytes(private.public_key).hex()
 
 
 def seal(secret: bytes, public: str, context: str) -> str:
     """Seal a secret for the owner of a public key; returns hexadecimal. Raises NotSealed.
 
-    context: what the secret is for; who opens it must name the same."""
+    context: purpose of the secret; `unseal` must name the same."""
     if len(public) != 2 * PublicKey.SIZE:
         raise NotSealed(f"a public key must have {2 * PublicKey.SIZE} digits, got {len(public)}")
     try:
@@ -98,8 +98,8 @@ def _digest(context: str) -> bytes:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The run that rank 0 proposes to the others. host, port: of its coordinator. folder: of the record. config:
-    resolved. version: of the code."""
+    """The run that rank 0 proposes to the others. host, port: address of its coordinator. folder: folder of the record.
+    config: resolved configuration. version: version of the code."""
 
     host: str
     port: Annotated[int, Meta(gt=0, lt=1 << 16)]
@@ -112,17 +112,17 @@ class Meeting:
 
 
 class MeetingAnswer(Struct, frozen=True):
-    """What a rank > 0 says to the offer. public: the key to seal the token with."""
+    """The answer of a rank > 0 to the offer. public: public key that seals the token."""
 
     objection: str
     public: str
 
 
 class MeetingVerdict(Struct, frozen=True):
-    """What comes of all answers: an objection, or the token, sealed for each rank."""
+    """The result of all answers: an objection, or the token, sealed for each rank."""
 
     objection: str
-    sealed: dict[str, Any]  # `unseal` says what is wrong with its own
+    sealed: dict[str, Any]  # `unseal` checks its own entry
 
 
 def meet(
@@ -131,10 +131,10 @@ def meet(
     """Agree on the run that rank 0 offers: all ranks get the offer and may object; returns when all have accepted.
 
     offer: called in rank 0. object_to: called in the others, returns an objection or None. Returns the offer and the
-    run's token, which never stands in the store as it is. Raises NoMeeting with the same objection in every rank, or
+    run's token, which the store never contains unsealed. Raises NoMeeting with the same objection in every rank, or
     after at most 30 seconds.
 
-    Every rank takes out of the store what it has put in, also where the meeting fails."""
+    Every rank deletes its entries from the store, also if the meeting fails."""
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     try:
         store = open_store(launch, deadline)
@@ -146,7 +146,7 @@ def meet(
 
 
 def _invite(launch: Launch, store: TCPStore, meeting: Meeting, deadline: float) -> tuple[Meeting, str]:
-    """Do rank 0's part: publish the offer, hear all others, and give each of them the token, if nobody objects."""
+    """Do rank 0's part: publish the offer, read all answers, and give each rank the token, unless one objects."""
     offer, verdict = _key(launch), _key(launch, "verdict")
     answers = {rank: _key(launch, rank) for rank in range(1, launch.nodes)}
     token, text = new_token(), json.dumps(asdict(meeting))
@@ -212,13 +212,13 @@ def _key(launch: Launch, *parts: object) -> str:
 
 
 def _context(launch: Launch, rank: int, offer: str) -> str:
-    """Return what a sealed token is for: this rank of this job, after this very offer."""
+    """Return the purpose of a sealed token: this rank of this job, after exactly this offer."""
     return f"{_key(launch, rank)} {hashlib.sha256(offer.encode()).hexdigest()}"
 
 
 def _read(launch: Launch, store: TCPStore, key: str, expected: type[T]) -> tuple[str, T]:
-    """Return the text of a value, a JSON object, and what it says. Anybody may have written it: raises NoMeeting for
-    anything else."""
+    """Return the text of a value, a JSON object, and the object. Any process may have written it: raises NoMeeting for
+    other values."""
     try:
         content = store.get(key)
         if len(content) > VALUE_LIMIT:
@@ -241,22 +241,22 @@ def _missing(store: TCPStore, keys: Sequence[str], deadline: float) -> list[str]
 
 
 def _wait_until_gone(store: TCPStore, keys: Sequence[str], limit_s: float) -> None:
-    """Wait until nobody needs the verdict any more: who has read it deletes its own answer."""
+    """Wait until no rank needs the verdict any more: a rank that has read it deletes its own answer."""
     deadline = time.monotonic() + limit_s
     while any(store.check([key]) for key in keys) and time.monotonic() <= deadline:
         time.sleep(STORE_POLL_S)
 
 
 def _delete(store: TCPStore, keys: Sequence[str]) -> None:
-    with contextlib.suppress(DistNetworkError, DistStoreError):  # the store is gone, and all that stood in it
+    with contextlib.suppress(DistNetworkError, DistStoreError):  # the store is gone, and its entries with it
         for key in keys:
             store.delete_key(key)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """This process's part in the meeting. token: of the run, in hexadecimal. listener: of the coordinator, in rank
-    0."""
+    """This process's part in the meeting. token: token of the run, in hexadecimal. listener: the coordinator's
+    listener, in rank 0."""
 
     rank: int
     meeting: Meeting
@@ -267,8 +267,8 @@ class Joined:
 def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
     """Meet the other processes of this launch.
 
-    folder: of the record, if this is rank 0. Raises ConfigError, in all of them, if one does not come, or has another
-    configuration or other code than rank 0."""
+    folder: folder of the record, if this is rank 0. Raises ConfigError, in all ranks, if one does not join, or has
+    another configuration or other code than rank 0."""
     if where.nodes != config.experiment.nodes:
         variable = "WORLD_SIZE" if where.kind == "torchrun" else "SLURM_NTASKS"
         given = config.experiment.nodes
@@ -287,7 +287,7 @@ def join(where: Launch, config: RunConfig, folder: Path) -> Joined:
             compare(with_numbers(dict(meeting.config)), with_numbers(json.loads(json.dumps(values))), "", "on rank 0")
         except ConfigError as error:
             return str(error)
-        except (ValueError, RecursionError):  # nobody vouches for what stands in the store
+        except (ValueError, RecursionError):  # the store's contents are not trusted
             return "the configuration of rank 0 cannot be read"
         return (
             None if version == meeting.version else f"the code must be {meeting.version}, as on rank 0, got {version}"

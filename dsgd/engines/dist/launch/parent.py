@@ -1,11 +1,10 @@
 """The parent of all processes of a run on one machine: it forks them, keeps their logs and ends them.
 
-It has one thread and no CUDA, so that it can fork at any time; the children share what it has loaded. The death of one
-child ends no other.
+It has one thread and no CUDA, so it can fork at any time; the children share its memory. Children end independently.
 
-A line leads to the coordinator that it has forked: signs of life one way, requests to stop the other. A signal would do
-for neither: one that comes before its handler stands is lost, and a terminal's reaches more processes than it is meant
-for. What is written into a socket waits.
+A socket connects it with its forked coordinator: signs of life one way, requests to stop the other. Signals serve
+neither purpose: a signal before its handler is installed is lost, and a terminal's signal reaches other processes too.
+Data in a socket waits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ POLL_S = 0.5
 
 
 class Lifeline:
-    """Both ends, until the fork. timeout_s: of silence, after which the coordinator is given up."""
+    """Both ends of the socket, until the fork. timeout_s: silence after which the coordinator is given up."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -53,12 +52,12 @@ class Lifeline:
         self.theirs.close()
 
     def ask_to_stop(self) -> None:
-        """Ask the coordinator to end the run; a second time: at once. Does nothing if it has ended."""
+        """Ask the coordinator to end the run; a second call ends it at once. Does nothing if it has ended."""
         with contextlib.suppress(OSError):
             self.socket.send(STOP)
 
     def listen(self) -> None:
-        """Take in what the coordinator has sent."""
+        """Read the coordinator's signs of life."""
         with contextlib.suppress(OSError):
             self.socket.recv(4096)
 
@@ -67,7 +66,7 @@ class Lifeline:
 def oversight(line: Lifeline) -> Iterator[StopRequests]:
     """Show the parent that this process, the coordinator, lives, and yield the parent's requests to stop.
 
-    SIGINT serves to wake the main thread; one that somebody else sends asks for nothing."""
+    SIGINT wakes the main thread; a SIGINT from another sender requests nothing."""
     line.socket.close()  # of the parent
     requests = StopRequests()
     previous = signal.signal(signal.SIGINT, lambda number, frame: requests.deliver())
@@ -100,7 +99,7 @@ def _keep(line: socket.socket, requests: StopRequests) -> None:
 
 @dataclass
 class Child:
-    """A forked process. line: to a coordinator. echo: reading end of a pipe, copied to the log and the terminal.
+    """A forked process. line: socket to a coordinator. echo: reading end of a pipe, copied to the log and the terminal.
     status: exit status as in subprocess, minus the signal that killed it; None while it runs."""
 
     name: str
@@ -115,12 +114,11 @@ class Child:
 class Parent:
     """Starts, watches and ends the children.
 
-    logs: existing folder for their output, without links. signals: those that come, caught from before the first child
-    is started, as a handler that raises would do so inside of os.fork, where exceptions are lost. closing: sockets that
-    no child may keep open. status: of the run, as sent by a coordinator on another machine; failed if the coordinator
-    fell silent. silent_s: how long it has been, apart from times in which this process did not run. polled: when that
-    was last looked at, by time.monotonic().
-    """
+    logs: existing folder for their output, without links. signals: signals caught since before the first child: a
+    handler that raises would raise inside of os.fork, where exceptions are lost. closing: sockets that no child may
+    keep open. status: status of the run, sent by a coordinator on another machine; failed if the coordinator fell
+    silent. silent_s: duration of its silence, without times in which this process was stopped. polled: time of the last
+    poll, by time.monotonic()."""
 
     logs: Path
     signals: CaughtSignals
@@ -133,8 +131,8 @@ class Parent:
     def start(
         self, name: str, main: Callable[[], int], echo: bool = False, quiet: bool = True, line: Lifeline | None = None
     ) -> Child:
-        """Fork a child. main: returns its exit status. echo: its output goes to the log and the terminal. quiet: it
-        goes to the log, not here. line: to a coordinator, whose end it takes."""
+        """Fork a child. main: returns its exit status. echo: its output goes to the log and the terminal. quiet: its
+        output goes only to the log. line: socket to a coordinator; the child takes the coordinator's end."""
         child = Child(name, self.logs / f"{name.replace(' ', '_')}.log", line)
         self.children.append(child)
         reading, writing = os.pipe() if echo else (None, None)
@@ -158,9 +156,9 @@ class Parent:
     def supervise(self, over: Child | CoordinatorConnection, stop: Callable[[], None]) -> int | None:
         """Wait until the run is over, then end every child.
 
-        over: the coordinator, a child or the line to another machine, whose end is that of the run. stop: called on
-        the first of STOP_SIGNALS, and on a later Ctrl-C, after which a child has IMPATIENCE_S to end. Returns the exit
-        status of a coordinating child. Raises KeyboardInterrupt if a Ctrl-C has ended the run at once."""
+        over: the coordinator, a child or the connection to another machine; its end ends the run. stop: called on the
+        first of STOP_SIGNALS, and on a later Ctrl-C, after which a child has IMPATIENCE_S to end. Returns the exit
+        status of a coordinating child. Raises KeyboardInterrupt if a Ctrl-C has ended the run immediately."""
         caught, stopped, deadline = self.signals.numbers, False, math.inf
         self.silent_s, self.polled = 0.0, time.monotonic()
         try:
@@ -168,7 +166,7 @@ class Parent:
                 while caught:
                     number = caught.pop(0)
                     impatient = stopped and number == signal.SIGINT
-                    if (impatient and deadline == math.inf) or not stopped:  # SLURM's come in twos and mean one thing
+                    if (impatient and deadline == math.inf) or not stopped:  # SLURM sends two signals for one event
                         stop()
                     if impatient:
                         deadline = min(deadline, time.monotonic() + IMPATIENCE_S * isinstance(over, Child))
@@ -209,7 +207,7 @@ class Parent:
         return True
 
     def _receive(self, line: Lifeline | CoordinatorConnection) -> bool:
-        """Take in what the coordinator has sent; returns whether the run is over."""
+        """Read the coordinator's messages; returns whether the run is over."""
         if isinstance(line, Lifeline):
             line.listen()
             return False

@@ -1,4 +1,4 @@
-"""Where processes started by torchrun or srun find each other: the address of rank 0, and the store that is there."""
+"""The meeting point of processes started by torchrun or srun: the address of rank 0, and its store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def listen(host: str) -> socket.socket:
 
 
 def serve_store(listener: socket.socket) -> TCPStore:
-    """Serve a store at this listener. By itself a store would listen on every interface."""
+    """Serve a store at this listener. By default a store would listen on every interface."""
     host, port = listener.getsockname()[:2]
     limit = timedelta(seconds=JOIN_TIMEOUT_S)
     return TCPStore(
@@ -46,7 +46,7 @@ def new_token() -> str:
 
 
 def master_of(launch: Launch) -> str:
-    """Return the IPv4 address at which all machines reach that of rank 0. Raises NoMeeting.
+    """Return the IPv4 address at which all machines reach rank 0's machine. Raises NoMeeting.
 
     Many machines resolve their own name to 127.0.1.1; there it is the address of the interface that leads to another
     machine of the step."""
@@ -85,7 +85,7 @@ def _has_ipv6(name: str) -> bool:
 
 
 def store_address(launch: Launch) -> str:
-    """Return where the store is, as the user has said it."""
+    """Return the address of the store, as given by the user."""
     return f"MASTER_ADDR={launch.master_address} MASTER_PORT={launch.master_port}"
 
 
@@ -106,7 +106,7 @@ def _serve(launch: Launch) -> TCPStore:
 
 
 def _connect(launch: Launch, deadline: float) -> TCPStore:
-    """Connect to the store that another process serves. Raises NoMeeting if there is none by the deadline."""
+    """Connect to the store that another process serves. Raises NoMeeting if it is not reached by the deadline."""
     address, port = master_of(launch), launch.master_port
     while True:
         try:
@@ -125,7 +125,7 @@ def _connect(launch: Launch, deadline: float) -> TCPStore:
         except (DistNetworkError, DistStoreError) as error:
             answer.set_exception(error)
 
-    # in a thread: where something else listens, a store's client waits for its answer without a limit
+    # in a thread: if another program listens there, a store's client waits for its answer without a limit
     connecting = threading.Thread(target=connect, name="meeting", daemon=True)
     connecting.start()
     try:

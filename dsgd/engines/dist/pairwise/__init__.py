@@ -1,1 +1,1 @@
-"""Pull, push, exchange and call between pairs of nodes, and sums over all, by TCP while the training loop goes on."""
+"""Pull, push, exchange and call between pairs of nodes, and sums over all, by TCP, during training."""

@@ -1,9 +1,9 @@
-"""Agree to read large vectors where they are: in the memory of the other process, one copy where a socket makes two.
+"""Agree to read large vectors in the memory of the other process: one copy instead of a socket's two.
 
-Each side tells its process number and where it has put a secret, and the other reads that: so both know that they are
-on one host, may read, and have the right process. From then on a large vector is described by its address. Its owner
-keeps it as it is until the reader has said that it has read it, and says so in turn; a reader that does not hear it
-drops what it has read. So what is delivered is whole, even if the owner gives up or dies in between.
+Each side sends its process number and the address of a secret, and the other reads the secret. So both know that they
+are on one host, may read, and have the right process. From then on, a message has the address of a large vector. The
+owner does not change the vector until the reader reports the end of reading, and then confirms that. A reader without
+the confirmation discards the vector. So delivered vectors are complete, even if the owner gives up or dies meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dsgd.engines.dist.pairwise.wire import Frame, Kind, PlaneSettings, Protocol
 
 
 async def attach(link: FrameSocket, settings: PlaneSettings, patience_s: float) -> None:
-    """Find out whether vectors can be read in place, on a connection without requests as yet."""
+    """Find out whether vectors can be read in place, on a connection before its first request."""
     secret = Secret()
     await link.send(_offer(secret, can=True), None, patience_s)
     answer = await link.receive(settings, patience_s)
@@ -43,6 +43,6 @@ def _offer(secret: Secret, can: bool) -> Frame:
 
 
 def _shown(offer: Frame) -> ProcessMemory | None:
-    """Return the memory of whoever has made an offer, if this process can read it."""
+    """Return the memory of the process that has made an offer, if this process can read it."""
     memory = ProcessMemory(offer.steps)
     return memory if memory.shows(offer.name, offer.sequence) else None

@@ -14,7 +14,7 @@ from dsgd.engines.dist.pairwise.frame_socket import FrameSocket, LocalNode, Peer
 from dsgd.engines.dist.pairwise.wire import Frame, Kind, ProtocolViolation, Status
 
 CLOSED = "the plane was closed here"
-GIVEN_UP_SOON = (Kind.PULL, Kind.PUSH, Kind.ASK)  # at once where the peer is away
+GIVEN_UP_SOON = (Kind.PULL, Kind.PUSH, Kind.ASK)  # at once if the peer is away
 ALLOWED_ANSWERS = {  # and whether each has a payload
     (Kind.PING, Status.OK): (False,),
     (Kind.PULL, Status.OK): (True,),
@@ -44,9 +44,8 @@ class Unreachable(Exception):
 class PeerRequest:
     """A frame to send and the callbacks for its answer: exactly one of them is called, once.
 
-    done: takes the answer's frame and its vector, or its text where the status is FAILED; (frame, None) of the request
-    itself, once it is written, for an EXCHANGE. patience_s: how long no byte may move.
-    """
+    done: takes the answer's frame and its vector, or its text if the status is FAILED; for an EXCHANGE, the written
+    request's frame and None. patience_s: maximum time without a moved byte."""
 
     frame: Frame
     vector: Tensor | None
@@ -59,11 +58,10 @@ class Channel:
     """Send requests to one peer, in order. All but `refusal` is for the thread of the plane's loop.
 
     After a failure the peer counts as away: pulls, pushes and asks fail at once, while a ping is sent every patience_s
-    until the peer answers. Exchanges and calls have more patience and try to connect themselves.
-    """
+    until the peer answers. Exchanges and calls have more patience and try to connect themselves."""
 
     def __init__(self, rank: int, node: LocalNode) -> None:
-        """rank: of the peer."""
+        """rank: rank of the peer."""
         self._rank = rank
         self._node = node
         self._probe = PeerRequest(Frame(Kind.PING), None, node.patience_s)
@@ -79,7 +77,7 @@ class Channel:
         self.task: IoTask | None = None
 
     def relocate(self, address: tuple[str, int] | None) -> None:
-        """Set the peer's address. The request that is under way at the old address fails."""
+        """Set the peer's address. The present request at the old address fails."""
         self._address = address
         self._moves += 1
         self._away = None
@@ -113,7 +111,7 @@ class Channel:
                 break
             request = self._queue.popleft() if self._queue else self._probe
             if request is self._probe and self._away is None:
-                wait_s = None  # it has been relocated, or there is nothing to do
+                wait_s = None  # the peer was relocated, or no request waits
                 continue
             if request.frame.kind in GIVEN_UP_SOON and self._away is not None:
                 request.failed(Unreachable(self._rank, self._away))
@@ -153,7 +151,7 @@ class Channel:
         return frame, None if frame.payload < 0 else await link.receive_vector(frame, self._node, request.patience_s)
 
     def _give_up(self, error: Exception) -> str:
-        """Close the connection, since nothing more can come over it, and return the reason in words."""
+        """Close the failed connection, and return the reason as text."""
         self._drop()
         if isinstance(error, ProtocolViolation):
             self._node.log(f"disconnected from worker {self._rank}, which sent {error}")

@@ -13,7 +13,7 @@ from torch import Tensor
 from dsgd.engines.dist.io_thread import SLICES_PER_WAIT, IoTask, Signal, loop
 from dsgd.engines.dist.pairwise.channel import CLOSED, Unreachable
 
-PING_SOURCE_S = 1.0  # how often a source is pinged that has no connection here whose end would tell of its death
+PING_SOURCE_S = 1.0  # interval of pings to a source without a connection here, whose end would show its death
 MAX_AHEAD = 16  # vectors of one source that are kept before this node has begun the exchanges they belong to
 
 
@@ -30,8 +30,8 @@ class WaitingExchange:
 
 
 class Exchanges:
-    """Keep the exchanges of this node that wait for vectors, and the vectors that wait for exchanges. For one thread,
-    that of the plane's loop."""
+    """Keep the exchanges of this node that wait for vectors, and the vectors that wait for exchanges. For the thread of
+    the plane's loop only."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Exchanges:
         ping: Callable[[int, Callable[[Unreachable | None], None]], None],
         log: Callable[[str], None],
     ) -> None:
-        """received: returns the bytes that came from a rank so far. timeout_s: how long none may come from a source.
+        """received: returns the bytes received from a rank so far. timeout_s: maximum time without bytes from a source.
         ping: asks a rank for a sign of life, and calls the given function with its failure, or None."""
         self._slice_s = timeout_s / SLICES_PER_WAIT
         self._timeout_s = timeout_s
@@ -48,7 +48,7 @@ class Exchanges:
         self._ping = ping
         self._log = log
         self._changed = Signal()
-        self._rooms: dict[int, Signal] = defaultdict(Signal)  # for sources whose vectors came too early
+        self._rooms: dict[int, Signal] = defaultdict(Signal)  # for sources whose vectors arrived too early
         self._arrived: dict[tuple[int, int], Tensor] = {}  # by (source, sequence)
         self._begun: Counter[int] = Counter()  # exchanges with each source
         self._completed: Counter[int] = Counter()
@@ -58,7 +58,7 @@ class Exchanges:
         self.task: IoTask | None = None
 
     def begin(self, sources: Sequence[int], future: Future[dict[int, Tensor]]) -> WaitingExchange:
-        """Begin an exchange that waits for one vector from each source. future: of the vectors."""
+        """Begin an exchange that waits for one vector from each source. future: future of the vectors."""
         exchange = WaitingExchange(future, {source: self._begun[source] for source in sources})
         self._begun.update(exchange.sequence.keys())
         for source in sources:
@@ -110,11 +110,10 @@ class Exchanges:
                 exchange.future.set_result(vectors)
             else:
                 exchange.future.set_exception(error)
-            del exchange, vectors, error  # memory that nobody else holds on to
+            del exchange, vectors, error  # releases the memory
 
     async def _wait(self, exchange: WaitingExchange) -> Unreachable | None:
-        """Wait until one vector from each source is there; those that came before a failure count. Returns the
-        failure."""
+        """Wait until one vector from each source has arrived; earlier vectors count. Returns the failure."""
         waited_s = dict.fromkeys(exchange.sequence, 0.0)
         seen = {source: self._received(source) for source in exchange.sequence}
         while missing := [source for source, n in exchange.sequence.items() if (source, n) not in self._arrived]:
@@ -152,7 +151,7 @@ class Exchanges:
         self._ping(source, answered)
 
     def _failure(self, exchange: WaitingExchange, missing: Sequence[int]) -> Unreachable | None:
-        """Return why an exchange cannot complete: a missing source is gone, or a target that is no source is lost."""
+        """Return why an exchange cannot complete: a missing source is gone, or another target is lost."""
         for source in missing:
             connected = self._connected.get(source)
             if connected is False or (source in exchange.lost and not connected):

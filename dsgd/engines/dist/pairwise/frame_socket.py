@@ -1,6 +1,6 @@
 """Send and receive frames over TCP, in coroutines, and notice a peer that has fallen silent.
 
-A wait ends when no byte has moved for `patience_s`, however long the whole message takes (`io_thread.py`).
+A wait ends when no byte has moved for `patience_s`; the whole message may take longer (`io_thread.py`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ class VectorPool:
     """Allocate vectors of one dtype, in the memory of earlier ones that are no longer referred to.
 
     A vector of 45 MB in fresh memory costs as much time in page faults as in copying. Every tensor made here, and every
-    view of it, holds a reference to its array, so an array that only the pool refers to has no reader.
-    """
+    view of it, holds a reference to its array, so an array that only the pool refers to has no reader."""
 
     def __init__(self, dtype: torch.dtype, kept: int, pinned: bool = False) -> None:
-        """kept: arrays that stay for reuse; beyond that each vector is allocated and freed. pinned: in page-locked
-        memory, which a GPU reads without a copy between."""
+        """kept: number of arrays kept for reuse; further vectors are allocated and freed. pinned: use page-locked
+        memory, which a GPU reads without an intermediate copy."""
         self.dtype = dtype
         self._pinned = pinned
         self._kept = kept
@@ -48,7 +47,7 @@ class VectorPool:
         self._lock = threading.Lock()
 
     def take(self, length: int) -> Tensor:
-        """Return a vector [length] of undefined content that nobody else refers to."""
+        """Return a vector [length] of undefined content without other references."""
         count = length * self.dtype.itemsize
         with self._lock:
             array = self._unused(count + ALIGNMENT)
@@ -81,8 +80,8 @@ class PeerSilent(Exception):
 class LocalNode:
     """The settings and counters that all connections of one node share.
 
-    timeout_s: how long no byte may move in an exchange or a call, patience_s: in a pull, a push or an ask. sent,
-    received: called with the bytes of every vector that was written or read."""
+    timeout_s: maximum time without a moved byte in an exchange or a call. patience_s: the same for a pull, a push or an
+    ask. sent, received: called with the bytes of every vector written or read."""
 
     rank: int
     settings: PlaneSettings
@@ -104,11 +103,10 @@ class FrameSocket:
     """Send and receive frames over a connected socket, for one coroutine at a time.
 
     received: bytes so far. Methods that read or write raise PeerSilent after patience_s without a byte, and OSError
-    (ConnectionResetError at the end of the stream).
-    """
+    (ConnectionResetError at the end of the stream)."""
 
     def __init__(self, sock: socket.socket, slice_s: float) -> None:
-        """slice_s: how long one sleep may be, seconds."""
+        """slice_s: maximum of one sleep, seconds."""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock
@@ -119,7 +117,7 @@ class FrameSocket:
         self._ended = False
         self._queued = 0  # bytes that the kernel still had to send or have acknowledged, at the last look
         self.received = 0
-        self.memory: ProcessMemory | None = None  # of the peer, where both sides read large vectors in place
+        self.memory: ProcessMemory | None = None  # memory of the peer, if both sides read large vectors in place
         self._sends_in_place = self._reads_in_place = True  # until a vector was there that cannot be read so
 
     async def connect(self, where: Any, patience_s: float) -> None:
@@ -161,7 +159,7 @@ class FrameSocket:
         return length
 
     async def _have_read(self, payload: memoryview, patience_s: float) -> None:
-        """Wait until the peer has read a vector in place, or send what it cannot read."""
+        """Wait until the peer has read a vector in place, or send the part that it cannot read."""
         for begin in range(0, len(payload), wire.PIECE_BYTES):
             if await self._sign((wire.READ, wire.UNREADABLE), patience_s) == wire.UNREADABLE:
                 self._sends_in_place = False
@@ -250,7 +248,7 @@ class FrameSocket:
             self._batch = batch
 
     async def skip(self, count: int, patience_s: float) -> None:
-        """Read a vector of so many bytes and drop it."""
+        """Read a vector of `count` bytes and discard it."""
         if self._reads_in_place and self._in_place(count):
             await self.read(wire.ADDRESS.size, patience_s)
             await self.write(wire.READ * -(-count // wire.PIECE_BYTES), memoryview(b""), patience_s)
@@ -279,8 +277,8 @@ class FrameSocket:
                 pieces[0] = pieces[0][count:]
 
     async def _wait(self, waited_s: float, patience_s: float) -> float:
-        """Wait until the socket is ready, at most for a slice. Returns the seconds without progress, which are 0 where
-        it is ready. Raises PeerSilent where they were patience_s before."""
+        """Wait until the socket is ready, at most for a slice. Returns the seconds without progress, 0 if it is ready.
+        Raises PeerSilent if they had reached patience_s before."""
         if waited_s >= patience_s:
             raise PeerSilent(f"no byte for {patience_s:g} s")
         if await self._ready(self._slice_s):
@@ -329,7 +327,7 @@ class FrameSocket:
         self._wake()
 
     def detach(self) -> socket.socket:
-        """Return the socket, non-blocking, for somebody else to use and close."""
+        """Return the socket, non-blocking; the caller uses and closes it."""
         self._forget()
         return self._socket
 
@@ -344,7 +342,7 @@ class FrameSocket:
 
 
 def unconnected(address: tuple[str, int], slice_s: float) -> tuple[FrameSocket, Any]:
-    """Return a socket for this address, and what it is to be connected to. Raises OSError."""
+    """Return a socket for this address, and the argument of its `connect`. Raises OSError."""
     family, kind, protocol, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
     return FrameSocket(socket.socket(family, kind, protocol), slice_s), where
 

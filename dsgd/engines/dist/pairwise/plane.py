@@ -52,11 +52,10 @@ class Plane:
         """Listen on a free port of `address`, on no other address, for the other nodes of this run.
 
         nodes: workers and servers together. token: 16 to 32 bytes that only the nodes of this run know. dimension: d,
-        the limit on a vector's length. timeout_s: how long no byte may move in an exchange or a call. patience_s: the
-        same for pull, push and ask, and the interval at which a node that did not answer is tried again. attach: read
-        large vectors of nodes of this host where they are, if the system lets both do so (attach.py). pinned: receive
-        into page-locked memory, for a GPU.
-        """
+        the limit on a vector's length. timeout_s: maximum time without a moved byte in an exchange or a call.
+        patience_s: the same for pull, push and ask, and the interval of retries to a node that did not answer. attach:
+        read large vectors in the memory of this host's nodes, if the system allows it (attach.py). pinned: receive into
+        page-locked memory, for a GPU."""
         settings = PlaneSettings(token, nodes, dimension, dtype)
         if not 0 <= rank < nodes:
             raise ValueError(f"rank must be in [0, nodes={nodes}), got {rank}")
@@ -89,7 +88,7 @@ class Plane:
     # State that peers see
 
     def connect(self, addresses: Sequence[tuple[str, int] | None]) -> None:
-        """Set the nodes' addresses, by rank; None where unknown as yet. Connections are made when first needed."""
+        """Set the nodes' addresses, by rank; None: not yet known. Connections are made when first needed."""
         if len(addresses) != self._node.settings.nodes:
             raise ValueError(f"addresses must name all {self._node.settings.nodes} nodes, got {len(addresses)}")
         self._io.run(self._relocate({rank: addresses[rank] for rank in self._channels}))
@@ -105,7 +104,7 @@ class Plane:
 
     def answer_with(self, answer: Answer) -> None:
         """Answer asks with answer(vector, limit_s) -> (answer, steps of this node), or None if it cannot within limit_s
-        seconds. It is called in a thread of its own, and may wait. The answer must not be changed afterwards."""
+        seconds. It is called in a separate thread, and may wait. The answer must not be changed afterwards."""
         self._responder.answer = answer
 
     def publish(self, x: Tensor, steps: int) -> None:
@@ -135,7 +134,7 @@ class Plane:
         return self._ask(peer, frame, vector, self._node.patience_s, lambda frame, content: frame.status == Status.OK)
 
     def ask(self, peer: int, vector: Tensor, steps: int) -> Future[Pulled]:
-        """Fetch what the peer answers to the vector. Fails with Unreachable."""
+        """Fetch the peer's answer to the vector. Fails with Unreachable."""
         self._node.settings.check_vector(vector)
         return self._fetch(peer, Frame(Kind.ASK, steps=steps), vector, "it is busy")
 
@@ -143,8 +142,7 @@ class Plane:
         """Send each target its vector, {target: vector}, and receive one from each source: {source: vector}.
 
         The n-th vector that a source sends here belongs to the n-th exchange that names the source. Fails with
-        Unreachable if a target or a missing source is lost; vectors that came before the failure count.
-        """
+        Unreachable if a target or a missing source is lost; vectors from before the failure count."""
         for vector in vectors.values():
             self._node.settings.check_vector(vector)
         for peer in (*vectors, *sources):
@@ -168,7 +166,7 @@ class Plane:
             self._channels[target].submit(PeerRequest(frame, vector, self._node.timeout_s, failed=failed))
 
     def call(self, server: int, operation: str, part: Tensor | None, scalars: tuple[float, ...]) -> Future[Answered]:
-        """Run an operation on a server: (answer, staleness). Fails with Unreachable, RuntimeError where it raised."""
+        """Run an operation on a server: (answer, staleness). Fails with Unreachable, or RuntimeError if it raised."""
         if part is not None:
             self._node.settings.check_vector(part)
         if not operation.isascii() or len(operation) > MAX_NAME_BYTES:
@@ -189,7 +187,7 @@ class Plane:
         return join_ring(self._node, self._io, number, right, self._entrance)
 
     def _fetch(self, peer: int, frame: Frame, vector: Tensor | None, why_nothing: str) -> Future[Pulled]:
-        """Send a request that a vector answers. why_nothing: where the peer has none."""
+        """Send a request that a vector answers. why_nothing: reason for an error if the peer has no vector."""
 
         def answer(frame: Frame, content: Tensor | str | None) -> Pulled:
             if frame.status == Status.NOTHING:
@@ -214,7 +212,7 @@ class Plane:
                 future.set_result(result)
 
         channel = self._channel(peer)
-        reason = channel.refusal(frame.kind)  # known here already, where the peer is away: then nobody waits
+        reason = channel.refusal(frame.kind)  # known here already if the peer is away: then the caller does not wait
         request = PeerRequest(frame, vector, patience_s, done, future.set_exception)
         if reason is not None or not self._io.call(lambda: channel.submit(request)):
             future.set_exception(Unreachable(peer, reason or CLOSED))

@@ -17,13 +17,13 @@ class _Range(ctypes.Structure):
 
 
 def permit_reading() -> None:
-    """Permit the other processes of this user to read the memory of this one, where Yama restricts that to parents."""
+    """Permit the other processes of this user to read this process's memory, if Yama restricts that to parents."""
     if hasattr(_libc, "prctl"):
-        _libc.prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)  # fails where there is no Yama, and nothing restricted
+        _libc.prctl(PR_SET_PTRACER, ANYBODY, 0, 0, 0)  # fails without Yama, which then restricts nothing
 
 
 class Secret:
-    """A random text in this process's memory, that whoever can read the memory can show."""
+    """A random text in this process's memory: a process that knows it can read the memory."""
 
     def __init__(self) -> None:
         self.text = secrets.token_hex(SECRET_BYTES // 2)

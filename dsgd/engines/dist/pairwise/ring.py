@@ -1,10 +1,10 @@
 """Sum vectors over all workers in a ring: a connection to the right neighbour, and one from the left.
 
-A vector is cut in p chunks. Worker r sends chunk r, then each chunk that comes from the left with its own numbers
-added, until chunk r + 1 has gone all the way round and is the sum; then the sums go round once more, to be copied. So
-what goes to the right is one stream of 2 (p - 1) chunks, of which byte i of a chunk may leave as soon as byte i of the
-chunk before has come in: a vector flows round the ring while it is added. Each sum is made once, in a fixed order of
-additions, so it is bitwise equal in all workers, and the same in every run.
+A vector is cut into p chunks. Worker r sends chunk r, then each chunk from the left with its own numbers added, until
+chunk r + 1 has passed all workers and is the sum. Then the sums are forwarded once more, to be copied. So each worker
+sends one stream of 2 (p - 1) chunks to the right. Byte i of a chunk may leave as soon as byte i of the chunk before has
+arrived: a vector moves round the ring while it is added. Each sum is made once, in a fixed order of additions, so it is
+bitwise equal in all workers, and in every run.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class OutgoingChunks:
     sent."""
 
     def __init__(self, header: bytes, chunks: Sequence[memoryview]) -> None:
-        """Make the header and the first chunk ready; what comes in adds to `ready`."""
+        """Make the header and the first chunk ready; incoming bytes add to `ready`."""
         self._parts = deque([memoryview(header), *filter(len, chunks)])
         self.ready = len(header) + len(chunks[0])
         self.missing = sum(map(len, self._parts))
 
     def send(self, sock: socket.socket) -> None:
-        """Send what is ready. Raises BlockingIOError where the kernel takes nothing."""
+        """Send the ready bytes. Raises BlockingIOError if the kernel takes none."""
         parts = self._parts
         pieces = [parts[0][: self.ready]]
         if len(parts) > 1 and self.ready > len(parts[0]):
@@ -60,9 +60,9 @@ class OutgoingChunks:
 
 
 class IncomingChunks:
-    """The stream from the left neighbour: a header, chunks to add to one's own, then sums to copy.
+    """The stream from the left neighbour: a header, chunks to add to this worker's, then sums to copy.
 
-    missing: bytes that have not come. passed_on: bytes that have come and are for the right neighbour, too."""
+    missing: bytes that have not arrived. passed_on: received bytes to forward to the right neighbour."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class IncomingChunks:
         return min(self._payload - self._remaining - self._filled, self._payload - self._last_bytes)
 
     def batch(self, limit: int, chunks: int) -> int:
-        """Return how many bytes are worth waiting for, at most `limit`. chunks: in the stream.
+        """Return the number of bytes worth waiting for, at most `limit`. chunks: number of chunks in the stream.
 
-        A mean chunk, less what is kept of an incomplete number, is on its way between two neighbours, in the mean over
-        the ring. If all waited for more, they would wait for each other; so all wait for half of that."""
+        On average over the ring, one mean chunk, less the bytes of an incomplete number, is in flight between two
+        neighbours. If all waited for more, they would wait for each other. So all wait for half of that."""
         if len(self._header) < self._header_bytes:
             return 1
         return max(1, min(limit, self._remaining, self._payload // chunks // 2 - MAX_ITEM_BYTES))
 
     def receive(self, sock: socket.socket) -> None:
-        """Receive what has come of the header or of the next chunk. Raises BlockingIOError where nothing has, EOFError
-        at the end of the connection."""
+        """Receive the available part of the header or of the next chunk. Raises BlockingIOError if there is none,
+        EOFError at the end of the connection."""
         if len(self._header) < self._header_bytes:
             self._receive_header(sock)
         elif self._added:
@@ -171,14 +171,14 @@ class RingEntrance:
         self._entered[number].put(sock)
 
     def wait(self, number: int, timeout_s: float) -> socket.socket | None:
-        """Return the connection; None if it does not come within timeout_s, counted in slices (frame_socket.py)."""
+        """Return the connection; None if it is not made within timeout_s, counted in slices (frame_socket.py)."""
         for _ in range(SLICES_PER_WAIT):
             with contextlib.suppress(Empty):
                 return self._entered[number].get(timeout=timeout_s / SLICES_PER_WAIT)
         return None
 
     def close(self) -> None:
-        """Close the connections that nobody has asked for."""
+        """Close the connections that have not been taken."""
         for entered in self._entered.values():
             with contextlib.suppress(Empty):
                 entered.get_nowait().close()
@@ -188,8 +188,8 @@ class SumRing:
     """A worker's place in a ring of p >= 2 workers. Serves one thread at a time."""
 
     def __init__(self, rank: int, nodes: int, left: socket.socket, right: socket.socket, timeout_s: float) -> None:
-        """left, right: connected to the neighbours; `close` closes them. timeout_s: how long no byte may move in an
-        operation."""
+        """left, right: sockets connected to the neighbours; `close` closes them. timeout_s: maximum time without a
+        moved byte in an operation."""
         self._rank = rank
         self._nodes = nodes
         self._left = (rank - 1) % nodes
@@ -209,7 +209,7 @@ class SumRing:
         """Replace v [n], contiguous float32 or float64 on the CPU, by its sum over all workers.
 
         All workers must make the same calls in the same order. Raises RingBroken when a neighbour has gone, or was
-        silent for timeout_s, or makes another call; then v is undefined, and the others fail as well."""
+        silent for timeout_s, or makes another call; then v is undefined, and the others fail too."""
         if v.ndim != 1 or v.dtype not in SUMMED or v.device.type != "cpu" or not v.is_contiguous():
             raise ValueError(
                 "v must be a contiguous vector of float32 or float64 on the CPU, "
@@ -255,7 +255,7 @@ class SumRing:
     def _move(self, outgoing: OutgoingChunks, incoming: IncomingChunks) -> None:
         """Send and receive both streams to their ends."""
         waited_s, queued, passed_on = 0.0, 0, 0
-        # One's own header goes first, and then what comes is looked at first: both see that their calls are not alike.
+        # The own header is sent first, then incoming bytes are read first: so both see that their calls differ.
         self._tried(self._right, lambda: outgoing.send(self._to_right))
         while outgoing.missing or incoming.missing:
             moved = incoming.missing > 0 and self._tried(self._left, lambda: incoming.receive(self._from_left))
@@ -308,7 +308,7 @@ class SumRing:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the sockets back, once no operation is under way."""
+        """Give the sockets back, after the present operation."""
         self.shutdown()
         self._from_left.close()
         self._to_right.close()

@@ -1,7 +1,7 @@
 """Accept the connections of other nodes, and answer their requests or pass them on to a ring.
 
-All of it is done in the thread of the plane's loop, apart from answers that take time: those have a thread of their
-own, which gives one after the other.
+All of it is done in the thread of the plane's loop, except asks, which take time: a separate thread answers them one
+after the other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dsgd.engines.dist.pairwise.wire import (
     Status,
 )
 
-Answered = tuple[Tensor | None, int]  # by an operation: a vector or none, and the staleness
+Answered = tuple[Tensor | None, int]  # result of an operation: a vector or None, and the staleness
 PeerOperation = Callable[[int, str, Tensor | None, tuple[float, ...]], Answered]
 Answer = Callable[[Tensor, float], tuple[Tensor, int] | None]
 BACKLOG = 128
@@ -48,7 +48,7 @@ class Responder:
     """Answer the requests of peers: give out the published vector, fill the inbox, run operations, pass on questions.
 
     A peer may be silent in the middle of a message for timeout_s, the longer limit: a slow reader costs one published
-    vector, and nobody else waits for it. steps: made by this node so far."""
+    vector, and no other peer waits for it. steps: number of this node's steps so far."""
 
     def __init__(self, node: LocalNode, exchanges: Exchanges) -> None:
         nodes = node.settings.nodes
@@ -66,8 +66,8 @@ class Responder:
         self.steps = 0
 
     def publish(self, x: Tensor, steps: int) -> bool:
-        """Let peers pull a copy of x [d], in memory that no reader holds. Waits for nobody. Any thread may call.
-        Returns whether it is the first, for which pulls may be waiting."""
+        """Let peers pull a copy of x [d], in memory that no reader uses. Never waits. Any thread may call. Returns
+        whether it is the first publication, for which pulls may be waiting."""
         is_first = self._published is None
         vector = self._copies.take(len(x))
         vector.copy_(x.detach())
@@ -147,7 +147,7 @@ class Responder:
 
     async def _ask(self, link: FrameSocket, frame: Frame) -> None:
         vector = await self._vector(link, frame)
-        if link.has_ended():  # this process stood still, and the peer has given up: it must not be answered by half
+        if link.has_ended():  # this process was stopped, and the peer has given up: it must not get half an answer
             raise ConnectionResetError("connection closed")
         asked, limit_s = time.monotonic(), self._node.patience_s / 2
 
@@ -194,9 +194,8 @@ class Responder:
 class PeerListener:
     """Listen on one address and let the responder serve every node that has connected, each in a task of its own.
 
-    A second connection of a rank replaces the first one, and is served when that has ended. Those for a ring wait at
-    its entrance instead.
-    """
+    A second connection of a rank replaces the first one, and is served when that has ended. Connections for a ring wait
+    at its entrance instead."""
 
     def __init__(
         self, node: LocalNode, address: str, responder: Responder, exchanges: Exchanges, entrance: RingEntrance
@@ -223,7 +222,7 @@ class PeerListener:
         self._admitting = loop().start(self._admit())
 
     def received(self, rank: int) -> int:
-        """Return the bytes that came over the present connection of a rank; only comparisons make sense."""
+        """Return the bytes received over the present connection of a rank, for comparisons."""
         link = self._links.get(rank)
         return 0 if link is None else link.received
 
@@ -251,7 +250,7 @@ class PeerListener:
             self._report(reply.name, f"a connection was refused: {reply.name.lower().replace('_', ' ')}")
             return sock.close()
         link = FrameSocket(sock, self._node.slice_s)
-        if link.has_ended():  # while this process was stopped: the peer may have come, gone and come again
+        if link.has_ended():  # while this process was stopped: the peer may have connected, ended and connected again
             return link.close()
         if purpose != REQUESTS:
             return self._entrance.enter(purpose, link.detach())
@@ -268,14 +267,14 @@ class PeerListener:
     async def _work(self, rank: int, link: FrameSocket, old: IoTask | None) -> None:
         try:
             if old is not None:
-                await tasks_ended([old])  # frames of the old connection come first
+                await tasks_ended([old])  # frames of the old connection are served first
             await self._responder.serve(rank, link)
         except PeerSilent:
             self._report(f"silent {rank}", f"worker {rank} was disconnected: it fell silent in the middle of a message")
         except ProtocolViolation as error:
             self._report(f"violation {rank}", f"worker {rank} was disconnected: it sent {error}")
         except OSError:
-            pass  # a peer may end its connection between two messages; `set_connected` tells who waits for it
+            pass  # a peer may end its connection between two messages; `set_connected` informs its waiters
         finally:
             if self._links.get(rank) is link:
                 del self._links[rank], self._tasks[rank]
@@ -283,7 +282,7 @@ class PeerListener:
             link.close()
 
     async def close(self, patience_s: float) -> None:
-        """End every connection. What still reads or writes after patience_s is left to be cancelled."""
+        """End every connection. Reads and writes that continue after patience_s are cancelled later."""
         loop().forget(self._strangers.fileno())
         self._admitting.end()
         self._admission.close()

@@ -7,9 +7,9 @@ server answers with a frame of the same kind; an EXCHANGE alone has no answer.
 
 A client whose first frame is ATTACH asks whether both sides can read the other's memory (attach.py), and says in a last
 ATTACH whether it can. If so, a vector of LEAST_BYTES or more is not sent: its address follows the frame. The reader
-answers a byte READ for each PIECE_BYTES of it that it has read, and the owner of the vector RELEASED at the end. Where
-the system does not let it read this memory, as that of old NVIDIA drivers, it answers UNREADABLE, and the numbers
-follow, from that piece on; from then on all vectors of this owner are sent.
+answers one byte READ for each PIECE_BYTES that it has read, and the owner of the vector answers RELEASED at the end. If
+the system does not let it read this memory, for example of old NVIDIA drivers, it answers UNREADABLE. Then the numbers
+follow, from that piece on, and all later vectors of this owner are sent.
 
 A hello with another purpose than REQUESTS opens a place in a ring instead (ring.py): no frames follow, but for every
 all-reduce RING_HEADER and the numbers.
@@ -31,11 +31,11 @@ PLANE_MAGIC, VERSION = b"dsgd", 5
 HELLO = struct.Struct("<4sHBB32sIIIQI")
 REQUESTS, RINGS = 0, (1, 2)  # purposes of a connection: requests, or a ring with this number
 RING_MAGIC = b"ring"
-RING_HEADER = struct.Struct("<4sB3xQQ")  # magic, dtype, how many all-reduces were before, numbers
+RING_HEADER = struct.Struct("<4sB3xQQ")  # magic, dtype, number of earlier all-reduces, numbers
 HEADER = struct.Struct("<BBBB4xqqq")  # kind, status, scalars, name bytes, steps, sequence, payload bytes (-1: none)
 DTYPE_CODES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3, torch.float64: 4}
-LEAST_BYTES = 1 << 20  # of a vector that is read in place: a smaller one fits into a socket's buffers, and nobody waits
-PIECE_BYTES = 1 << 26  # after which its reader says that it goes on
+LEAST_BYTES = 1 << 20  # smallest vector that is read in place: a smaller one fits into a socket's buffers
+PIECE_BYTES = 1 << 26  # after which its reader shows that it continues
 ADDRESS = struct.Struct("<Q")
 READ, RELEASED, UNREADABLE = b"\x06", b"\x07", b"\x08"
 MAX_SCALARS, MAX_NAME_BYTES, MAX_TEXT_BYTES = 16, 32, 1000
@@ -54,7 +54,7 @@ class Kind(enum.IntEnum):
 class Status(enum.IntEnum):
     OK = 0
     BUSY = 1  # the inbox is full, the vector was dropped
-    NOTHING = 2  # there is nothing to send: the kind says why
+    NOTHING = 2  # no vector to send: the kind says why
     FAILED = 3  # the operation raised; the payload is the error's text in UTF-8
 
 
@@ -75,7 +75,7 @@ REFUSALS = {
 
 
 class ProtocolViolation(Exception):
-    """The peer sent bytes that the protocol does not allow; nothing behind them can be understood."""
+    """The peer sent bytes that the protocol does not allow; later bytes cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class PlaneSettings:
 
     @property
     def longest(self) -> int:
-        """The numbers of the longest vector that may be sent: values with their places, and a few scalars beside."""
+        """Return the numbers of the longest vector that may be sent: values with their indices, and a few scalars."""
         return 2 * self.dimension + MAX_SCALARS
 
     def check_vector(self, vector: Tensor) -> None:
@@ -118,8 +118,8 @@ class PlaneSettings:
         )
 
     def check_hello(self, hello: bytes, own_rank: int) -> tuple[HelloReply | None, int, int]:
-        """Return the reply to HELLO.size bytes, the rank they came from and its purpose; None, 0, 0 if they are no
-        hello. Only the left neighbour has a place in a ring."""
+        """Return the reply to HELLO.size bytes, the sender's rank and its purpose; None, 0, 0 if they are not a hello.
+        Only the left neighbour has a place in a ring."""
         magic, version, code, length, token, rank, asked, nodes, dimension, purpose = HELLO.unpack(hello)
         if magic != PLANE_MAGIC:
             return None, 0, 0
@@ -137,8 +137,7 @@ class PlaneSettings:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message without its vector. `Kind` says what steps and sequence count. payload: bytes of the vector, or -1
-    where there is none."""
+    """One message without its vector. `Kind` defines steps and sequence. payload: bytes of the vector, or -1."""
 
     kind: Kind
     status: Status = Status.OK

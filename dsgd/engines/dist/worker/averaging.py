@@ -1,10 +1,9 @@
 """Sums of vectors over all workers, and the thread that averages vectors with them.
 
-Workers with accelerators of their own are a process group of its backend, on CUDA NCCL. Others are a ring of the
-plane's own connections (pairwise/ring.py), by way of the host's memory where they share a device, or with
-`engine.collectives=torch` a process group of UCC, if torch was built with it, or of gloo. Each serves one thread:
-operations of two threads would mix silently. So there are two, one for the gradients that the compute thread reduces,
-and one for the vectors of `Averaging`.
+Workers with their own accelerators form a process group of its backend, on CUDA NCCL. Others form a ring of the plane's
+connections (pairwise/ring.py), through the host's memory if they share a device. With `engine.collectives=torch` they
+form a process group of UCC, if torch was built with it, or of gloo. Each serves one thread: operations of two threads
+would mix silently. So there are two: one for the compute thread's gradients, and one for the vectors of `Averaging`.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ class Summation(Protocol):
     """Sums vectors over all workers, which must make the same calls in the same order. Serves one thread."""
 
     def sum(self, v: Tensor, what: str) -> None:
-        """Replace v [n] by its sum over all workers, bitwise equal in all of them. Raises CannotGoOn, one line
-        that names the operation with the words of `what`."""
+        """Replace v [n] by its sum over all workers, bitwise equal in all of them. Raises CannotGoOn, one line that
+        names the operation by `what`."""
         ...
 
     def begin(self, v: Tensor, what: str) -> Callable[[], None]:
-        """Begin to do so, after what was begun before. Returns a function that waits for the end; either may raise."""
+        """Begin the sum, after earlier ones. Returns a function that waits for the end; either may raise."""
         ...
 
     def close(self) -> None:
-        """Give connections and threads back, once nothing is under way."""
+        """Release connections and threads, after the operations in progress."""
         ...
 
 
@@ -64,8 +63,7 @@ class Summation(Protocol):
 class Groups:
     """The summations of a worker. With one worker there are none, and a mean is its input.
 
-    gradients: for the compute thread. vectors: for the thread of `Averaging`.
-    """
+    gradients: summation of the compute thread. vectors: summation of the thread of `Averaging`."""
 
     rank: int
     nodes: int
@@ -131,7 +129,7 @@ class GroupSummation:
 
 def join_rings(plane: Plane, rank: int, nodes: int, right: tuple[str, int], device: torch.device) -> Groups:
     """Join the rings of all workers; waits for both neighbours, up to the plane's timeout_s. right: address of the next
-    rank's plane. device: of the vectors. Raises CannotGoOn."""
+    rank's plane. device: device of the vectors. Raises CannotGoOn."""
     if nodes == 1:
         return Groups(rank, nodes)
     with _ring_errors(rank, f"meeting {nodes} workers"):
@@ -143,9 +141,8 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
     """Form process groups of all workers, and use them once, which connects them; waits for all, up to timeout_s.
 
     store: new for every start of all workers. address: IPv4 address of the interface that carries the traffic, unless
-    NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names another one. device: of this worker's vectors. Raises
-    CannotGoOn; ValueError if no interface has the address.
-    """
+    NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names another one. device: device of this worker's vectors. Raises
+    CannotGoOn; ValueError if no interface has the address."""
     if nodes == 1:
         return Groups(rank, nodes)
     backend = group_backend(device)
@@ -166,7 +163,7 @@ def join_groups(store: Store, rank: int, nodes: int, timeout_s: float, address: 
             summation.sum(torch.zeros(1, device=device), "the first all-reduce")
     except CannotGoOn:
         if dist.is_initialized():
-            with suppress(RuntimeError):  # a dead peer cannot take part; there is nothing left to save
+            with suppress(RuntimeError):  # a dead peer cannot take part, and no data would be lost
                 dist.destroy_process_group()
         raise
     return Groups(rank, nodes, *summations)
@@ -206,7 +203,7 @@ def in_one_line(text: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface with this IPv4 address. Raises ValueError if there is none."""
+    """Return the name of the network interface with this IPv4 address. Raises ValueError without such an interface."""
     interfaces = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
@@ -222,8 +219,8 @@ def interface_of(address: str) -> str:
 
 
 class Averaging:
-    """Averages vectors on `device` over all workers, beside the gradients there. All workers must make the same calls
-    in the same order."""
+    """Averages vectors on `device` over all workers, during gradients. All workers must make the same calls in the same
+    order."""
 
     def __init__(self, groups: Groups, device: torch.device) -> None:
         self._groups = groups
@@ -231,12 +228,12 @@ class Averaging:
 
     def all_reduce_mean(self, v: Tensor, count: int | None = None) -> Future[Tensor]:
         """Average v [d], float32 or float64, over all workers; bitwise equal in all of them. v must not change until
-        the future is done. count: of the workers that give a vector, where the others give zeros; None: all do. The
+        the future is done. count: number of workers that give a vector, if the others give zeros; None: all do. The
         future may raise CannotGoOn."""
         return self._thread.submit(self._mean, v, count)
 
     def close(self) -> None:
-        """End the thread. Calls that have not begun are cancelled; one that has is waited for, up to the time limit."""
+        """End the thread. Waiting calls are cancelled; a running call is waited for, up to the time limit."""
         self._thread.close()
 
     def _mean(self, v: Tensor, count: int | None) -> Tensor:

@@ -21,7 +21,7 @@ class Pixels(Protocol):
     shift: Tensor
 
     def pixels(self, rank: int, step: int, pinned: bool = False) -> tuple[Tensor, Tensor]:
-        """Return a batch like `Data.batch`, but with inputs [b, *input_shape] uint8. pinned: in page-locked memory."""
+        """Return a batch like `Data.batch`, but with inputs [b, *input_shape] uint8. pinned: use page-locked memory."""
         ...
 
 
@@ -54,7 +54,7 @@ class Batch:
 class Batches:
     """Loads batches for one thread. devices: each gets an equal slice of a batch.
 
-    For GPUs a batch is decoded into pinned memory, copied and normalised in a thread and on streams of its own."""
+    For GPUs a batch is decoded into pinned memory, copied and normalised in a separate thread, on separate streams."""
 
     def __init__(self, data: Data, dtype: torch.dtype, devices: Sequence[torch.device]) -> None:
         self._data = data
@@ -69,11 +69,11 @@ class Batches:
         self._ahead = (rank, step), self._thread.submit(self._load, rank, step)
 
     def get(self, rank: int, step: int) -> list[Batch]:
-        """Return the slices of a batch; a device without samples has none."""
+        """Return the slices of a batch; a device without samples has no slice."""
         if self._ahead is None:
             return self._load(rank, step)
         (expected, coming), self._ahead = self._ahead, None
-        batch = coming.result()  # even where another one is wanted: data serve one thread at a time
+        batch = coming.result()  # also if another batch is wanted: data serve one thread at a time
         return batch if expected == (rank, step) else self._load(rank, step)
 
     def close(self) -> None:

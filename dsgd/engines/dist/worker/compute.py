@@ -1,8 +1,8 @@
-"""Compute a worker's gradients on its devices, in a thread of its own, and all-reduce them during the backward pass.
+"""Compute a worker's gradients on its devices, in a separate thread, and all-reduce them during the backward pass.
 
-As in PyTorch's DistributedDataParallel, the gradient [d] is cut into buckets, from the last parameter to the first,
-which is about the order in which a backward pass finishes them. A bucket is reduced as soon as all replicas have
-finished it and all buckets before it have been reduced, so the order is the same in every pass of every worker.
+As in PyTorch's DistributedDataParallel, the gradient [d] is cut into buckets, from the last parameter to the first:
+about the order in which a backward pass finishes them. A bucket is reduced after the buckets before it, as soon as all
+replicas have finished it, so the order is the same in every pass of every worker.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class InOrderReducer:
 
     @property
     def reduced(self) -> Sequence[GradientBucket]:
-        """The buckets that have been reduced."""
+        """Return the reduced buckets."""
         return self._buckets[: self._next]
 
     def _advance(self, is_ready: Callable[[], bool]) -> None:
@@ -109,7 +109,7 @@ class Replica:
     def run(self, x: Tensor, buffers: Tensor, batch: Batch, weight: float, report: Callable[[int], None]) -> Tensor:
         """Run one forward and backward pass at x [d] for `weight` times the loss, a scalar, which is returned. Reports
         the index of a parameter's bucket as soon as its gradient is computed. Updates the buffers [nb] in place. All
-        tensors are on the device. Where that may be too early nothing is reported."""
+        tensors are on the device. Nothing is reported if that may be too early."""
         batch.wait()
         problem = self._problem
         state = problem.state
@@ -130,8 +130,8 @@ class Replica:
         return loss.detach()
 
     def collect(self, bucket: GradientBucket, factor: float, decay: float, out: Tensor) -> None:
-        """Write `factor` times a bucket's gradient plus `decay` times that of the weight decay into out [end - begin].
-        The gradient of an unused parameter is zero."""
+        """Write `factor` times a bucket's gradient plus `decay` times the gradient of the weight decay into out [end -
+        begin]. The gradient of an unused parameter is zero."""
         for number in bucket.parameters:
             parameter, slot = self._parameters[number], self._problem.parameters[number]
             into = slot.view(out, bucket.begin)
@@ -155,7 +155,7 @@ class Replica:
             hook.remove()
 
     def _finished(self, index: int, _: Tensor) -> None:
-        if self._report is not None:  # otherwise somebody else's pass through the same module
+        if self._report is not None:  # otherwise another pass through the same module
             self._report(index)
 
 
@@ -168,12 +168,12 @@ def replicate(problem: Problem, devices: Sequence[torch.device], buckets: Sequen
 
 
 class Compute:
-    """Computes gradients of a problem in the order of the calls, in a thread of its own.
+    """Computes gradients of a problem in the order of the calls, in its own thread.
 
     devices: points, buffers and gradients are on the first. Several devices get equal slices of a batch, and their
-    gradients and buffers are averaged on the first. passes: their times and losses; a gradient raises Diverged where
-    `passes` judges so. late: as for `PassRecord`; the future of a gradient on a GPU is done once it is queued there.
-    """
+    gradients and buffers are averaged on the first. passes: their times and losses; a gradient raises Diverged if
+    `passes` judges so. late: argument of `PassRecord`; the future of a gradient on a GPU is done once it is queued
+    there."""
 
     def __init__(
         self,
@@ -209,9 +209,8 @@ class Compute:
         return self._submit(at, buffers, rank, step, self._groups.nodes, step + 1)
 
     def warm_up(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> None:
-        """Compute a gradient outside of the run's time, for what is loaded or tuned on first use. Changes nothing, and
-        begins to load the same batch again, as the run begins with it. Raises Unsuitable for a module that cannot be
-        compiled."""
+        """Compute a gradient outside of the run's time, because the first use loads and tunes code. Changes nothing,
+        and begins to load the same batch again for the run. Raises Unsuitable for a module that cannot be compiled."""
         problem = self._problem
         with compiling(type(problem.module).__name__) if problem.compiled else nullcontext():
             self._submit(at, buffers.clone(), rank, step, 1, step).result()
@@ -243,8 +242,8 @@ class Compute:
         return samples / load_s, samples / pass_s
 
     def close(self) -> None:
-        """End the thread. Calls that have not begun are cancelled; one that has is waited for, at most for the time
-        limit of the groups. Restores the problem's module."""
+        """End the thread. Waiting calls are cancelled; a running call is waited for, at most for the time limit of the
+        groups. Restores the problem's module."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._others.shutdown()
         self._batches.close()
@@ -267,14 +266,14 @@ class Compute:
                 g, loss = self._pass(at, buffers, batches, step, workers, scale)
             # an overflow of one worker shows in the mean of all: all repeat the pass
             if scale == 1 or bool(g.isfinite().all()):
-                self.passes.judge(step, loss)  # in lock-step all workers have their mean: nobody waits for this
+                self.passes.judge(step, loss)  # in lock-step all workers have their mean, so none waits for this one
                 return g
             buffers.copy_(start_buffers)
             self.passes.begin()
 
     @property
     def _can_load_beside(self) -> bool:
-        """Whether a batch may be loaded while the module computes: not where both may draw from torch's stream."""
+        """Return whether a batch may be loaded while the module computes: not if both may draw from torch's stream."""
         never_draws = self._problem.draws is False and not self._problem.state.in_place
         return never_draws or not isinstance(self._problem.data, Items)
 
@@ -286,7 +285,7 @@ class Compute:
         replicas = self._replicas[: len(batches)]
         samples = sum(map(len, batches))
         # a slice's share of the mean is a weight of its loss, so that gradients need no scaling afterwards
-        # (code of the module's own sees those of its loss, as in a process by itself)
+        # (the module's code sees gradients of its loss, as in a single process)
         shares = [len(batch) / samples / workers for batch in batches]
         weighs = scale == 1 and not self._problem.state.in_place
         weights, factors = (shares, [1.0] * len(shares)) if weighs else ([scale] * len(shares), shares)

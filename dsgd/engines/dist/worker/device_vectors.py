@@ -19,11 +19,10 @@ T = TypeVar("T")
 
 
 class DeviceThread:
-    """Calls functions in the order in which they are submitted, in a thread of its own, on a GPU with a stream of its
-    own.
+    """Calls functions in the order of submission, in its own thread, on a GPU with its own stream.
 
-    A function with a tensor of the device among its arguments finds done there what its caller had begun before; one
-    without begins at once. What it has done there is done when its future is."""
+    A function with a tensor of the device among its arguments waits for earlier work of its caller on the device; other
+    functions begin at once. Its own work on the device is complete when its future is."""
 
     def __init__(self, device: torch.device, name: str) -> None:
         self._device = device
@@ -52,12 +51,12 @@ class DeviceThread:
         return self._thread.submit(call)
 
     def close(self) -> None:
-        """End the thread. Calls that have not begun are cancelled; one that has is waited for."""
+        """End the thread. Waiting calls are cancelled; a running call is waited for."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 
 def _tensors(value: Any) -> list[Tensor]:
-    """Return the tensors on a GPU: the object itself, or those among the values of a mapping or sequence."""
+    """Return the tensors on a GPU: the object itself, or tensors among the values of a mapping or sequence."""
     if isinstance(value, Tensor):
         return [] if value.is_cpu else [value]
     several = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else []
@@ -65,9 +64,9 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 class DeviceVectors:
-    """Does for vectors on `device` what the methods of the same names of `Plane` do.
+    """Has the methods of `Plane` for vectors on `device`.
 
-    They are copied in a thread and on a stream of their own, while the device computes."""
+    They are copied in a separate thread, on a separate stream, while the device computes."""
 
     def __init__(self, plane: Plane, device: torch.device) -> None:
         self._plane = plane
@@ -76,7 +75,7 @@ class DeviceVectors:
         self._published = _done(None)
 
     def publish(self, x: Tensor, steps: int) -> None:
-        """Let peers pull a copy of x as it is now, soon. Waits for the publication before."""
+        """Let peers pull a copy of the present x, soon. Waits for the publication before."""
         self._published.result()
         self._published = self._copies.submit(self._publish, x.detach().clone(), steps)
 
@@ -126,7 +125,7 @@ class DeviceVectors:
         self._copies.close()
 
     def _received(self, peer: int, future: Future[Pulled]) -> Future[Pulled]:
-        """Return the future of what a peer sends, on the device."""
+        """Return the future of a peer's vector, copied to the device."""
 
         def received(pulled: Pulled) -> Future[Pulled]:
             copied = self._copies.submit(self._to_device, {peer: pulled.vector})
@@ -157,7 +156,7 @@ class DeviceVectors:
 
 
 def _then(future: Future[S], go_on: Callable[[S], Future[T]]) -> Future[T]:
-    """Return the future of `go_on` of another's result; or of the exception of either."""
+    """Return the future of `go_on(result of future)`, or of the exception of either."""
     last: Future[T] = Future()
 
     def end(done: Future[T]) -> None:

@@ -1,4 +1,4 @@
-"""The engine of a worker in a process of its own: it answers an algorithm's requests by doing the work.
+"""The engine of a worker in its own process: it answers an algorithm's requests by doing the work.
 
 The algorithm's coroutines run in the thread that calls `WorkerEngine.run`. Gradients, collectives and messages run in
 other threads and return as events.
@@ -68,7 +68,7 @@ class WorkerEngine:
         self.experiment = experiment
         self.rules = StepRules(experiment, problem.matrices)
         self.plane = plane
-        self.vectors = vectors  # what sends those of the worker's device
+        self.vectors = vectors  # sends vectors of the worker's device
         self.compute = compute
         self.averaging = averaging
         self.client = client
@@ -131,7 +131,7 @@ class WorkerEngine:
         return time.monotonic() - self._begun
 
     def perform(self, task: Task[Any], request: Request) -> None:
-        if self._mark_due:  # at the same place of the algorithm in all workers, whatever messages have arrived
+        if self._mark_due:  # at the same place of the algorithm in all workers, independent of arrived messages
             self._step_mark()
         self._perform[type(request)](task, request)
 
@@ -164,7 +164,7 @@ class WorkerEngine:
 
     @property
     def samples(self) -> int:
-        """Samples of all workers together, as far as this one knows; its own are always counted."""
+        """Return the samples of all workers together, as far as this one knows; its own are always counted."""
         samples, ours = self.total
         return samples + (self.worker.steps - ours) * self.experiment.batch_size
 
@@ -193,7 +193,7 @@ class WorkerEngine:
         }
 
     def snapshot(self, key: str) -> None:
-        """Submit copies of x and the buffers as they are now; after the end with `trace`, also the spans."""
+        """Submit copies of the present x and buffers; after the end with `trace`, also the spans."""
         vectors = {"x": self.worker.x, "buffers": self.buffers}
         output = self.experiment.algo.output
         if output in self.worker.kept and self.worker.rank == self.experiment.nodes - 1:
@@ -226,7 +226,7 @@ class WorkerEngine:
         if worker.steps % self.experiment.algo.cycle or (steps is not None and worker.steps < steps):
             return
         if self.experiment.algo.lockstep and self.rules.done(worker, self.samples):
-            return  # `train` may still have an average to make, and would not make it if it were entered anew
+            return  # `train` may still have to average, which a restarted `train` would not do
         self._checkpoint = None
         if self._mark_due:  # before the checkpoint, whose counters include the mark
             self._step_mark()
@@ -237,7 +237,7 @@ class WorkerEngine:
         self._submit(key, vectors, extra)
 
     def count_from(self, steps: int, counters: Mapping[str, Any]) -> None:
-        """Go on with the steps and the counters of the run resumed."""
+        """Continue the steps and counters of the resumed run."""
         self.traffic.restore(counters)
         self._busy_s = counters.get("busy_s", 0.0)
         self.worker.steps = self.batches = steps
@@ -279,7 +279,7 @@ class WorkerEngine:
         computed: Callable[[Taken], None],
     ) -> None:
         """Have a gradient computed, and then call `computed`."""
-        buffers = self.buffers.clone()  # a mark must not see those of an unfinished forward pass
+        buffers = self.buffers.clone()  # a mark must not see buffers of an unfinished forward pass
         future = compute(at, buffers, self.worker.rank, self.batches)
         self.batches += 1
 
@@ -288,7 +288,7 @@ class WorkerEngine:
 
             def taken() -> Tensor | None:
                 self.buffers = buffers
-                if gradient is None:  # nobody makes a step from one that has diverged
+                if gradient is None:  # no worker makes a step from a diverged gradient
                     self.ended = True
                     self.client.send("diverged", time_s=self.time_s, steps=self.worker.steps)
                 return gradient
@@ -298,8 +298,8 @@ class WorkerEngine:
         self._then(future, answer, computes=True)
 
     def _resume(self, task: Task[Any], vector: Tensor | None, entered: int | None = None) -> None:
-        """Give a task its gradient or mean, unless the run ends with it. entered: for a mean, the steps made when this
-        worker gave its vector."""
+        """Give a task its gradient or mean, unless the run ends with it. entered: this worker's steps at its
+        contribution."""
         if vector is not None:
             if entered is not None:
                 self._count_mean(task, entered)
@@ -310,7 +310,7 @@ class WorkerEngine:
         self._reduce(task, request.vector, self.experiment.nodes)
 
     def _reduce(self, task: Task[Any], vector: Tensor, count: int) -> None:
-        """Give a task the mean of `count` workers' vectors; the others' are zero."""
+        """Give a task the mean of `count` workers' vectors; other workers give zeros."""
         entered = self.worker.steps
         future = self.averaging.all_reduce_mean(vector, count)
         self._then(future, lambda done: self._resume(task, result_of(done), entered))
@@ -321,15 +321,15 @@ class WorkerEngine:
         self.traffic.reduced(vector)
 
     def _count_mean(self, task: Task[Any], entered: int) -> None:
-        """Count the staleness of a mean where the algorithm takes it. entered: the steps made when it gave its
-        vector."""
+        """Count the staleness of a mean when the algorithm receives it. entered: the worker's steps at its
+        contribution."""
         if task is self._task:
             self.traffic.stale(self.worker.steps - entered)
         else:
             task.when_taken(lambda: self.traffic.stale(self.worker.steps - entered))
 
     def _answer(self, vector: Tensor, limit_s: float) -> tuple[Tensor, int] | None:
-        """Return the algorithm's answer to a peer's vector, and the steps so far; None if there is none within limit_s
+        """Return the algorithm's answer to a peer's vector, and the steps so far; None without an answer within limit_s
         seconds. Waits, in a thread of the plane."""
 
         def answer() -> tuple[Tensor, int]:

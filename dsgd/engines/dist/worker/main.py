@@ -1,4 +1,4 @@
-"""Main functions of workers and parameter servers: join the run, do the work, hand in snapshots until it ends."""
+"""Main functions of workers and parameter servers: join the run, do the work, submit snapshots until it ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     torch.set_num_threads(job.threads)
     client.open_snapshot_channel(rank, shares=job.experiment.algo.lockstep and job.experiment.nodes > 1)
     experiment, problem = job.experiment, job.problem
-    plane = open_plane(job, rank, client)  # from now on it shows that it is alive: the rest may take long
+    plane = open_plane(job, rank, client)  # it sends signs of life from now on: the next steps may take long
     devices = [torch.device(name) for name in job.devices[rank]]
     if devices[0].type == cuda.TYPE:
         cuda.tune()
@@ -48,7 +48,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     joined = connect_peers(plane, client)
     groups = _join_groups(job, rank, plane, joined, client.local_address, devices[0])
     x, buffers = (vector.to(devices[0], copy=True) for vector in (problem.start, problem.start_buffers))
-    # an asynchronous worker's answers would wait for a queued gradient; of a quorum, who has computed counts
+    # an asynchronous worker's answers would wait for a queued gradient; for a quorum, finished gradients count
     late = experiment.algo.lockstep and not experiment.algo.backups
     compute = Compute(problem, devices, groups, trace=experiment.trace, late=late)
     averaging = Averaging(groups, devices[0])
@@ -87,7 +87,7 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
 
 
 def _handle(engine: WorkerEngine, message: Message) -> None:
-    """Do what the coordinator asks for."""
+    """Execute a request of the coordinator."""
     if message["kind"] == "total":
         engine.total = (message["samples"], message["own_steps"])
     elif message["kind"] == "mark":
@@ -103,10 +103,11 @@ def _handle(engine: WorkerEngine, message: Message) -> None:
 def _join_groups(
     job: ProcessJob, rank: int, plane: Plane, joined: Message, address: str, device: torch.device
 ) -> Groups:
-    """Join the other workers of a lock-step algorithm. Other algorithms have none: they must not depend on anybody.
+    """Join the other workers of a lock-step algorithm. Other algorithms have no groups: their workers must not depend
+    on each other.
 
-    joined: the coordinator's message with the addresses of all, and a store's port where they meet for process groups.
-    device: of this worker's vectors. Raises CannotGoOn."""
+    joined: the coordinator's message with all addresses, and the port of the store for process groups. device: device
+    of this worker's vectors. Raises CannotGoOn."""
     nodes, store_port = job.experiment.nodes, joined["store"]
     if not job.experiment.algo.lockstep:
         return Groups(rank, 1)
@@ -118,7 +119,8 @@ def _join_groups(
 
 
 def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
-    """Fetch x [d] for a worker that joins late: the centre, or what some peer published last. Raises CannotGoOn."""
+    """Fetch x [d] for a worker that joins late: the centre, or the last published vector of a peer. Raises
+    CannotGoOn."""
     if servers:
         parts = [plane.call(nodes + i, READ_CENTRE, None, ()) for i in range(servers)]
         return torch.cat([part for part, _ in (future.result() for future in parts) if part is not None])
@@ -133,7 +135,7 @@ def _current_model(plane: Plane, rank: int, nodes: int, servers: int) -> Tensor:
 
 
 def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
-    """Answer the workers' calls, and hand in snapshots, until the coordinator ends the process."""
+    """Answer the workers' calls, and submit snapshots, until the coordinator ends the process."""
     keep_freed_memory()
     torch.set_num_threads(1)
     client.open_snapshot_channel(node)
@@ -159,7 +161,7 @@ def serve(job: ProcessJob, node: int, client: CoordinatorClient) -> None:
 
     plane = open_plane(job, node, client)
     plane.serve(answer)
-    client.steps = lambda: shard.version  # workers count what they send to a server and receive from it
+    client.steps = lambda: shard.version  # workers count the messages to and from a server
     connect_peers(plane, client)
     client.send("ready")
     start_s = time.monotonic() - client.wait_for("go")["time_s"]

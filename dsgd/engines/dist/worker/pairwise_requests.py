@@ -1,4 +1,4 @@
-"""Perform an algorithm's requests to other nodes, and count their bytes, their staleness, and those that were lost.
+"""Perform an algorithm's requests to other nodes, and count their bytes, their staleness, and lost requests.
 
 Requests are exchanges, pulls, pushes, questions, and calls of the servers.
 """
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 
 class Traffic:
-    """Counts the messages that one worker has begun, when its algorithm goes on: so a checkpoint counts a message at
-    both ends or not at all. A process that takes the place of another goes on with its counters."""
+    """Counts the messages that one worker has begun, when its algorithm resumes: so a checkpoint counts a message at
+    both ends or not at all. A process that replaces another continues its counters."""
 
     def __init__(self, rank: int, nodes: int) -> None:
         """nodes: workers and servers."""
@@ -67,7 +67,7 @@ class Traffic:
         }
 
     def restore(self, counters: Mapping[str, Any]) -> None:
-        """Go on with the counters of a process before this one; at the start of a run there are none."""
+        """Continue the counters of a process before this one; empty at the start of a run."""
         self._sent = list(counters.get("sent", self._sent))
         self._received = list(counters.get("received", self._received))
         self._reduced = counters.get("reduced", 0)
@@ -176,8 +176,8 @@ class PairwiseRequests:
 def between_events(
     events: SimpleQueue[tuple[Callable[..., None], tuple[Any, ...]]], answer: Callable[[], T], limit_s: float
 ) -> T | None:
-    """Return answer(), called by the thread that takes the events; None, and no call, if that does not come to it
-    within limit_s seconds."""
+    """Return answer(), called by the thread that takes the events; None, without a call, if that thread does not reach
+    it within limit_s seconds."""
     answered: Future[T] = Future()
     events.put((give_answer, (answered, answer)))
     try:
@@ -187,6 +187,6 @@ def between_events(
 
 
 def give_answer(answered: Future[T], answer: Callable[[], T]) -> None:
-    """Answer, unless that is no longer waited for."""
+    """Answer, unless the peer no longer waits."""
     if answered.set_running_or_notify_cancel():
         answered.set_result(answer())

@@ -1,6 +1,4 @@
-"""A worker's forward and backward passes: on which streams of its GPUs they run, how long they took, and whether a loss
-is beyond the limit.
-"""
+"""A worker's forward and backward passes: their streams on its GPUs, their times, and judgement of their losses."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from dsgd.engines.rules.marks import Diverged, is_beyond
 class ComputeStreams:
     """One stream for each GPU of a worker; nothing on a CPU.
 
-    Without them gradients would be on each device's default stream, where other threads leave their events: whatever
-    waited for such an event would wait for the gradient that is under way. devices: those of one kind."""
+    Without them, gradients would run on each device's default stream, where other threads record their events: a wait
+    for such an event would also wait for the present gradient. devices: devices of one kind."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._first = devices[0]
@@ -29,7 +27,7 @@ class ComputeStreams:
 
     def enter(self) -> None:
         """Make them the current streams of the calling thread, and the first device its current one."""
-        torch.get_num_threads()  # a new thread computes with all cores until it has asked how many torch was told
+        torch.get_num_threads()  # a new thread uses all cores until it has read torch's setting
         for stream in reversed(self._streams):
             torch.accelerator.set_stream(stream)
 
@@ -37,8 +35,8 @@ class ComputeStreams:
     def entered(self, events: list[torch.Event]) -> Iterator[None]:
         """Make them the current streams of any thread inside of the block, after these events, which are removed.
 
-        A backward pass runs hooks in a thread of torch's for each device, where the streams of the other devices are
-        the default ones."""
+        For each device, a backward pass runs hooks in a thread of torch's, in which the other devices have their
+        default streams."""
         with ExitStack() as stack:
             for stream in reversed(self._streams):
                 stack.enter_context(stream)
@@ -49,8 +47,8 @@ class ComputeStreams:
             yield
 
     def call(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Return a function that computes a tensor of the first device in a thread that has entered, after what the
-        caller has queued there until now, and for the caller's stream."""
+        """Return a function that computes a tensor of the first device in a thread that has entered. It runs after the
+        caller's queued work there, and its result is ready for the caller's stream."""
         if not self._streams:
             return compute
         caller = torch.accelerator.current_stream(self._first)
@@ -61,7 +59,7 @@ class ComputeStreams:
                 stream.wait_event(begun)
             try:
                 result = compute()
-            finally:  # where it is only queued, also with an error: the caller frees or changes what it reads
+            finally:  # also after an error, if it is only queued: the caller frees or changes its inputs
                 caller.wait_event(torch.accelerator.current_stream(self._first).record_event())
             result.record_stream(caller)  # or its memory is used again while the caller's work with it is queued
             return result
@@ -71,7 +69,7 @@ class ComputeStreams:
 
 @dataclass(frozen=True)
 class _QueuedPass:
-    """A pass that a GPU may not have finished. begun, ended: on its stream. loss: a scalar there."""
+    """A pass that a GPU may not have finished. begun, ended: events on its stream. loss: a scalar there."""
 
     step: int
     begun: torch.Event
@@ -82,10 +80,9 @@ class _QueuedPass:
 class PassRecord:
     """Times passes on a device, and judges their losses.
 
-    late: on a GPU, read a loss once the pass after it has been queued, for which the device then does not wait. The
-    last one is left to the mark at the end. loss_limit: a loss beyond it raises Diverged; None: none does. busy_s:
-    seconds of finished passes. spans: their (begin, end) by time.monotonic(), or None without `trace`, which waits for
-    each pass."""
+    late: True reads a loss on a GPU once the next pass has been queued, so the device does not wait. The mark at the
+    end judges the last loss. loss_limit: a loss beyond it raises Diverged; None: no limit. busy_s: seconds of finished
+    passes. spans: their (begin, end) by time.monotonic(), or None without `trace`, which waits for each pass."""
 
     def __init__(self, device: torch.device, *, trace: bool = False, late: bool = False) -> None:
         self.loss_limit: float | None = None
@@ -98,7 +95,7 @@ class PassRecord:
         self._events: tuple[torch.Event, torch.Event] | None = None
 
     def begin(self) -> None:
-        """A pass begins."""
+        """Note the begin of a pass."""
         self._began = time.monotonic()
         if self.late:
             begun, ended = (torch.Event(self._device, enable_timing=True) for _ in range(2))
@@ -106,7 +103,7 @@ class PassRecord:
             self._events[0].record()
 
     def end(self) -> None:
-        """The pass has been computed, or with `late` queued."""
+        """Note the end of a pass, or with `late` that it is queued."""
         if self._events is not None:
             self._events[1].record()
             return
@@ -117,7 +114,7 @@ class PassRecord:
             self.spans.append((self._began, ended))
 
     def judge(self, step: int, loss: Tensor) -> None:
-        """Judge the loss of the pass, that of mini-batch `step`; with `late` the one before. Raises Diverged."""
+        """Judge the loss of this pass, of mini-batch `step`; with `late`, judge the loss before it. Raises Diverged."""
         if self._events is None:
             self._check(step, loss)
             return
@@ -141,7 +138,7 @@ class PassRecord:
 
 def interval_vector(kind: str, spans: Sequence[tuple[float, float]], origin_s: float) -> Tensor:
     """Return intervals (begin, end) as float64 [2 n] in seconds since the origin; the first TRACE_INTERVALS of them,
-    with a line in this process's log about others. kind: what the line calls them."""
+    with a line in this process's log about others. kind: name in that line."""
     if len(spans) > TRACE_INTERVALS:
         print(f"the trace holds {TRACE_INTERVALS} of {len(spans)} intervals of {kind}", flush=True)
     return torch.tensor(spans[:TRACE_INTERVALS], dtype=torch.float64).flatten().sub_(origin_s)

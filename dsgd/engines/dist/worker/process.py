@@ -26,15 +26,15 @@ from dsgd.problem.precision import Unsuitable
 from dsgd.problem.slots import ModelFailed
 
 READ_CENTRE = "dsgd.read"  # a call that every server answers with its range of the centre
-REPORT_S = 0.005  # between two looks of a worker at its steps, of which the coordinator is told
-OFFERED_BYTES = 1 << 16  # of a vector, for which a question pays
+REPORT_S = 0.005  # interval at which a worker checks its steps and reports changes to the coordinator
+OFFERED_BYTES = 1 << 16  # size of a vector above which an offer pays
 REPORTS_PER_S = 2000  # from all workers together, at most: the coordinator must keep up
 
 T = TypeVar("T")
 
 
 def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return a digest of each vector that is large enough to be worth asking whether another worker has it, too."""
+    """Return a digest of each vector that is large enough to offer it first."""
     return {
         name: hashlib.blake2b(vector.numpy().data, digest_size=16).hexdigest()
         for name, vector in vectors.items()
@@ -43,7 +43,7 @@ def digests_of(vectors: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def result_of(done: Future[T]) -> T:
-    """Return the result; raise CannotGoOn where a peer is the reason that there is none."""
+    """Return the result; raise CannotGoOn if a peer cannot be reached."""
     try:
         return done.result()
     except Unreachable as error:
@@ -53,11 +53,10 @@ def result_of(done: Future[T]) -> T:
 class CoordinatorClient:
     """Sends messages and snapshots to the coordinator, and receives its messages.
 
-    Snapshots have a connection of their own, so that a small message never waits behind one. The process ends if either
-    of the two does.
+    Snapshots have a separate connection, so small messages never wait for them. The process ends if either connection
+    does.
 
-    steps, counters: of this process; what they return is told to the coordinator.
-    """
+    steps, counters: return this process's steps and counters, for the reports to the coordinator."""
 
     def __init__(self, job: ProcessJob) -> None:
         self._job = job
@@ -74,8 +73,8 @@ class CoordinatorClient:
         self._line.send({"kind": kind, **fields})
 
     def open_snapshot_channel(self, node: int, shares: bool = False) -> None:
-        """Open the second connection, which `submit` uses in a thread of its own. shares: offer the digest of each
-        vector first, since the coordinator may have it from another worker."""
+        """Open the second connection, which `submit` uses in a separate thread. shares: offer the digest of each vector
+        first, because the coordinator may have it from another worker."""
         line = CoordinatorConnection(self._job.coordinator, self._job.token, self._job.timeout_s)
         line.send({"kind": "hello", "role": "snapshots", "node": node})
 
@@ -90,7 +89,7 @@ class CoordinatorClient:
                         vectors = {name: vector for name, vector in vectors.items() if name not in message["same"]}
                     line.send(message, vectors)
             except CoordinatorGone as error:
-                time.sleep(2 * HALF_GONE_S)  # at the end of a run `exit` comes over the other connection, and says so
+                time.sleep(2 * HALF_GONE_S)  # at the end of a run the other connection receives `exit`, and reports it
                 _say(f"no snapshot can be sent: {error}")
                 os._exit(EXIT_ORPHANED)
 
@@ -123,12 +122,12 @@ class CoordinatorClient:
         self.wait_for("exit")
 
     def start_reports(self, interval_s: float = HEARTBEAT_S) -> None:
-        """Tell the coordinator from now on, in a thread of its own, the steps whenever they have changed, and as a
-        heartbeat the counters as well. interval_s: between two looks at the steps."""
+        """Report to the coordinator from now on, in a separate thread: the steps whenever they have changed, and the
+        counters as a heartbeat. interval_s: interval of checks of the steps."""
 
         def report() -> None:
             reported, beat = 0, 0.0
-            with contextlib.suppress(CoordinatorGone):  # which the thread that receives finds, too
+            with contextlib.suppress(CoordinatorGone):  # which the receiving thread also notices
                 while True:
                     steps, now = self.steps(), time.monotonic()
                     if now - beat >= HEARTBEAT_S:
@@ -142,8 +141,8 @@ class CoordinatorClient:
         threading.Thread(target=report, name="reports", daemon=True).start()
 
     def listen(self, handle: Callable[[Message], None]) -> None:
-        """Pass every message to `handle` from now on, in a thread of its own. `exit`, or the loss of the coordinator,
-        ends the process at once, whatever it is doing."""
+        """Pass every message to `handle` from now on, in a separate thread. `exit`, or the loss of the coordinator,
+        ends the process at once, in any state."""
 
         def receive_messages() -> None:
             try:
@@ -175,8 +174,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int) -> int:
 
     main: gets `job`, `index` and the connection to the coordinator. index: its node.
 
-    An exception is reported to the coordinator, which decides what follows, and in this process's log.
-    """
+    An exception is reported to the coordinator, which decides what follows, and in this process's log."""
     try:
         client = CoordinatorClient(job)
     except CoordinatorGone as error:
@@ -190,7 +188,7 @@ def run_process(main: ProcessMain, job: ProcessJob, index: int) -> int:
     except CoordinatorGone as error:
         _say(str(error))
         return EXIT_ORPHANED
-    except BaseException as error:  # whatever an algorithm, a model or a data set may raise
+    except BaseException as error:  # an algorithm, a model or a data set may raise anything
         caused_by_peer = isinstance(error, (CannotGoOn, Unreachable))
         explains_itself = caused_by_peer or isinstance(error, (DataLost, ModelFailed, Unsuitable))
         text = str(error) if explains_itself else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A worker's part in steps that take the first gradients to come, of which the coordinator decides."""
+"""A worker's part in steps with the first complete gradients, which the coordinator selects."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from dsgd.engines.dist.worker.process import CoordinatorClient
 from dsgd.engines.rules.task import Task
 from dsgd.worker import MeanOfFirst, Worker
 
-# takes a finished gradient for good, with its statistics; None: the run ends with it
+# applies a finished gradient with its statistics; None: the run ends with it
 Taken = Callable[[], Tensor | None]
 
 
 @dataclass(eq=False)
 class QuorumMember:
-    """Compute gradients for the steps, tell the coordinator of each, and join the all-reduce of those that are first.
+    """Compute gradients for the steps, report each to the coordinator, and join the all-reduce of the first ones.
 
-    A worker that comes too late joins with zeros, while it finishes its gradient, and drops that.
+    A late worker joins with zeros, while it finishes its gradient, which it discards.
 
-    compute: a gradient at a point; calls its second argument at the end. reduce: gives a task the mean, over so many
-    workers, of a vector."""
+    compute: computes a gradient at a point, and calls its second argument at the end. reduce: gives a task the mean of
+    a vector over a number of workers."""
 
     worker: Worker
     client: CoordinatorClient
     compute: Callable[[Tensor, Callable[[Taken], None]], None]
     reduce: Callable[[Task[Any], Tensor, int], None]
     _waiting: tuple[Task[Any], MeanOfFirst] | None = None  # for the mean of the step
-    _ahead: Sequence[int] | None = None  # the first of the next step, decided before this worker came to it
+    _ahead: Sequence[int] | None = None  # first ranks of the next step, decided before this worker reached it
     _computes: bool = False
     _taken: Taken | None = None  # of the step's gradient
 
     def enter(self, task: Task[Any], request: MeanOfFirst) -> None:
-        """Take part in the worker's next step, unless others have been first or an earlier gradient is under way."""
+        """Take part in the worker's next step, unless it is already decided or an earlier gradient is in progress."""
         self._waiting = task, request
         if self._ahead is not None:
             ranks, self._ahead = self._ahead, None
@@ -45,7 +45,7 @@ class QuorumMember:
             self._begin(request.at)
 
     def decide(self, steps: int, ranks: Sequence[int]) -> None:
-        """Take note of whose gradients of a step are the first."""
+        """Note the ranks of the first gradients of a step."""
         if self._waiting is not None and steps == self.worker.steps:
             self._close(ranks)
         else:
@@ -57,7 +57,7 @@ class QuorumMember:
 
         def computed(taken: Taken) -> None:
             self._computes = False
-            if self._waiting is None:  # the step is decided, and its mean on its way
+            if self._waiting is None:  # the step is decided, and its mean in flight
                 return
             if steps < self.worker.steps:
                 self._begin(self._waiting[1].at)
@@ -73,7 +73,7 @@ class QuorumMember:
         self._waiting = self._taken = None
         g = torch.zeros_like(request.at)
         if self.worker.rank in ranks:
-            assert taken is not None  # the coordinator was told of it
+            assert taken is not None  # it was reported to the coordinator
             if (gradient := taken()) is None:
                 return
             g = gradient
