@@ -87,8 +87,16 @@ class GASLoC(Algorithm):
             rule = "algo=gasloc needs an undirected topology that does not change, or algo.peers=one|two"
             raise ValueError(f"{rule}, got topology={self.topology.name}")
 
+    def is_stable(self, eigenvalue: float) -> bool:
+        """Return whether a mode of W with this eigenvalue, 1 - l, shrinks whatever share of an error local steps
+        remove."""
+        kept = 1 - self.overlap * (1 - eigenvalue)  # r without gradients; r - eta when they remove the whole error
+        mixed = 1 - self.alpha * (1 - eigenvalue) + self.gamma
+        return all(abs(r * mixed) < 1 + r * self.gamma for r in (kept, kept - self.eta))  # convex between the two
+
     def limit(self, nodes: int) -> float:
-        """Return the gossip step below which the distances of at least two workers shrink, without gradients."""
+        """Return the gossip step below which the distances of at least two workers shrink, without gradients and with
+        overlap = 0."""
         if self.peers == "topology":
             return 2 * (1 + self.gamma) / (1 - self.topology.least_eigenvalue)
         trace = nodes // 2 if self.peers == "one" or nodes == 2 else 2 * nodes / 3
@@ -102,6 +110,9 @@ class GASLoC(Algorithm):
             return None
         if self.alpha == self.overlap == 0:
             return "algo.alpha=0 and algo.overlap=0 mix nothing: every worker trains alone"
+        if self.overlap and self.peers == "topology" and not self.is_stable(self.topology.least_eigenvalue):
+            rule = "lower algo.overlap or algo.gamma"
+            return f"algo.overlap={self.overlap:g} lets the workers drift apart where rounds are long: {rule}"
         if self.alpha < (most := self.limit(nodes)):
             return None
         peers = f"topology={self.topology.name}" if self.peers == "topology" else f"nodes={nodes}"

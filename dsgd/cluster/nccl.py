@@ -67,6 +67,6 @@ class Nccl:
 
 def _some(name: str, given: Any, options: tuple[str, ...]) -> tuple[str, ...]:
     """Return some of the options, as a list names them. Raises ValueError."""
-    if isinstance(given, str) or not given or not set(given) <= set(options):
+    if not isinstance(given, list | tuple) or not given or any(each not in options for each in given):
         raise ValueError(f"nccl: {name} must be a list of {', '.join(options)}, got {given!r}")
     return tuple(given)

@@ -238,7 +238,8 @@ def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
 
 def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
     """Return the bytes that leave each island in one all-reduce, and enter it."""
-    around = {"none": 1, "ring": p, "nccl_ring": p}.get(name, islands)  # number of nodes or islands in the ring
+    of_islands = dict.fromkeys(("hierarchical", "nccl_tree", "nccl_nvls_tree"), islands)
+    around = ({"none": 1, "ring": p, "nccl_ring": p} | of_islands)[name]  # number of nodes or islands in the ring
     return 2 * (around - 1) / around * n_bytes
 
 

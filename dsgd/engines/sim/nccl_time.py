@@ -55,7 +55,7 @@ def tree_s(n_bytes: float, hosts: Hosts, protocol: str) -> float:
     chunk = {"ll": LL_CHUNK, "simple": hosts.nccl.buffer_bytes / STEPS}.get(protocol) or _ll128_chunk(n_bytes, hosts)
     first = min(n_bytes, hosts.channels * chunk)
     way_s = up_down / min(share * hosts.nvlink, nvlink) + hops / min(share * at_once, network)
-    rate = share * min(hosts.within / 2, stream)
+    rate = min(share * min(hosts.within / 2, stream), nvlink, network)
     return latency_s("tree", protocol, hosts) + hops * hosts.wire_s + first * way_s + (n_bytes - first) / rate
 
 

@@ -1,7 +1,9 @@
 """How NCCL chooses the algorithm and protocol of an all-reduce among hosts of several GPUs: by an estimate of its time.
 
-All constants are NCCL's (v2.28, most of them unchanged since v2.18), in GB/s and us as in its source; the files are
-in https://github.com/NVIDIA/nccl. Names without a file are in src/graph/tuning.cc."""
+All constants are NCCL's, in GB/s and us as in its source: v2.28.7's, most of them unchanged since v2.18, but for
+Blackwell's RING_LL128 of v2.29.7. Hosts have AMD's processors; with Intel's a ring starts sooner. Left out are
+latencyInter, which plugins report, and that a ring with Simple has its factor only from 64 bytes of a channel and GPU
+on. Files are in https://github.com/NVIDIA/nccl; a name without a file is in src/graph/tuning.cc."""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}  # nvlsEfficiency
 TREE, TREE_LL = 0.92, 1 / 3.8  # in ncclTopoTuneModel: shares of the bandwidth that a tree has, and with LL
 RING_LL, RING_LL128_SHARE = 0.5, 0.92  # there: likewise a ring
 PLATEAU = {"volta": 1.9}  # in ncclTopoGetAlgoTime: on the latency of a ring with Simple; of later GPUs 1.4
-MOST_CHANNELS = 32  # src/include/device.h, MAXCHANNELS until v2.27
+MOST_CHANNELS = 32  # src/include/device.h, MAXCHANNELS before v2.27
 
 
 @dataclass(frozen=True)

@@ -88,11 +88,13 @@ class Connection(Pipe):
     turns: Sequence[tuple[float, float]] = ()
     pause_s: float = 0.0
     _sent: float = 0.0  # bytes since they began
+    _silent_s: float = 0.0  # when the last bit left
 
     def through(self, now_s: float, size: float, last_bit_s: float) -> tuple[float, float]:
-        if now_s > self._free_s + self.pause_s:
+        if now_s > self._silent_s + self.pause_s:
             self._sent = 0.0
-        return super().through(now_s, size, last_bit_s)
+        first_s, self._silent_s = super().through(now_s, size, last_bit_s)
+        return first_s, self._silent_s
 
     def _finish(self, now_s: float, size: float) -> float:
         begin, end, passed = self._sent, self._sent + size, 0.0

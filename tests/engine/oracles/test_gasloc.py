@@ -27,7 +27,7 @@ SPREAD = np.random.default_rng(8).standard_normal((6, 5))
 OWN_CURVATURES = Quadratic(dim=5, curvature_spread=0.7)
 
 
-def gasloc(graph: TopologyConfig, nodes: int, tau: int = 3, **options: Any) -> GASLoC:
+def configured(graph: TopologyConfig, nodes: int, tau: int = 3, **options: Any) -> GASLoC:
     return GASLoC(graph.build(nodes, 0), tau, **options)
 
 
@@ -57,7 +57,7 @@ def seeded(peers: str, nodes: int, purpose: str = "pairs") -> Any:
     ],
 )
 def test_agrees_with_a_numpy_loop_over_a_graph(setting: Setting, graph: TopologyConfig, options: Any) -> None:
-    algo = gasloc(graph, setting.nodes, eta=0.8, gamma=0.6, **options)
+    algo = configured(graph, setting.nodes, eta=0.8, gamma=0.6, **options)
     W = algo.topology.matrix()
     expected = reference.gasloc(setting, 3, 0.8, options["alpha"], 0.6, lambda _: W, options.get("overlap", 0.0))
     assert_close(run(setting, algo).xs, expected)
@@ -68,7 +68,7 @@ def test_agrees_with_a_numpy_loop_over_a_graph(setting: Setting, graph: Topology
 def test_agrees_with_a_numpy_loop_with_random_peers(nodes: int, peers: str) -> None:
     """Which differ between the two mixings of a round."""
     s = Setting(steps=13, nodes=nodes, start=SPREAD[:nodes])
-    path = run(s, gasloc(Ring(), nodes, 2, eta=0.8, alpha=0.9, gamma=0.6, peers=peers, overlap=0.5, seed=5))
+    path = run(s, configured(Ring(), nodes, 2, eta=0.8, alpha=0.9, gamma=0.6, peers=peers, overlap=0.5, seed=5))
     mixings = seeded(peers, nodes), seeded(peers, nodes, "overlapped pairs")
     assert_close(path.xs, reference.gasloc(s, 2, 0.8, 0.9, 0.6, mixings[0], 0.5, mixings[1]))
 
@@ -77,7 +77,7 @@ def test_agrees_with_a_numpy_loop_with_random_peers(nodes: int, peers: str) -> N
 def test_late_messages_change_times_alone(alpha: float) -> None:
     """Also those that arrive after the local steps of their round, which take 3 s."""
     s = Setting(steps=10, nodes=5, start=SPREAD[:5])
-    algo = gasloc(Ring(), 5, alpha=alpha, overlap=0.5)
+    algo = configured(Ring(), 5, alpha=alpha, overlap=0.5)
     late, early = run(replace(s, latency_s=7.5), algo), run(s, algo)
     assert late.marks[-1]["time_s"] > early.marks[-1]["time_s"] + 10
     assert np.array_equal(late.xs[-1], early.xs[-1])
@@ -97,14 +97,14 @@ def test_late_messages_change_times_alone(alpha: float) -> None:
 def test_the_mean_goes_the_way_of_diloco_whatever_the_graph(options: Any) -> None:
     """With Nesterov's momentum, where curvatures are equal."""
     s = Setting(steps=13, nodes=5, momentum=0.5, start=np.tile(SPREAD[0], (5, 1)))
-    path = run(s, gasloc(nodes=5, eta=0.8, gamma=0.6, seed=2, **options))
+    path = run(s, configured(nodes=5, eta=0.8, gamma=0.6, seed=2, **options))
     assert_close(path.mean, run(s, DiLoCo(3, "nesterov", olr=0.8, beta=0.6)).mean)
     assert np.abs(path.xs[-1] - path.mean[-1]).max() > 1e-3
 
 
 def test_workers_with_the_same_gradients_are_diloco() -> None:
     for s in (Setting(nodes=1, steps=13), Setting(steps=13, data=Quadratic(dim=5, spread=0.0, noise=0.0))):
-        path = run(s, gasloc(Ring(), s.nodes, eta=0.8, gamma=0.6))
+        path = run(s, configured(Ring(), s.nodes, eta=0.8, gamma=0.6))
         assert_close(path.xs, run(s, DiLoCo(3, "nesterov", olr=0.8, beta=0.6)).xs)
 
 
@@ -117,11 +117,11 @@ def test_reduces_to_four_methods_exactly() -> None:
     """Where curvatures differ as well: DiLoCo without momentum in a complete graph, NoLoCo without its own in pairs,
     D-PSGD in both orders."""
     s = Setting(steps=13, nodes=5, data=OWN_CURVATURES, momentum=0.5, start=np.tile(SPREAD[0], (5, 1)))
-    assert_same(s, gasloc(Complete(), 5, eta=0.8, gamma=0.0), DiLoCo(3, "nesterov", olr=0.8, beta=0.0))
+    assert_same(s, configured(Complete(), 5, eta=0.8, gamma=0.0), DiLoCo(3, "nesterov", olr=0.8, beta=0.0))
     apart = replace(s, start=SPREAD[:5])
-    pairs = gasloc(Ring(), 5, eta=1.0, gamma=0.0, peers="one", seed=4)
+    pairs = configured(Ring(), 5, eta=1.0, gamma=0.0, peers="one", seed=4)
     assert_same(apart, pairs, NoLoCo(3, olr=1.0, beta=0.0, gamma=1.0, seed=4), latency_s=0.3)
-    first = gasloc(Ring(), 5, 1, eta=1.0, gamma=0.0)
+    first = configured(Ring(), 5, 1, eta=1.0, gamma=0.0)
     assert_same(apart, first, DPSGD(first.topology, "first"))
     assert_same(apart, replace(first, alpha=0.0, overlap=1.0), DPSGD(first.topology, "before"), latency_s=0.3)
 
@@ -141,7 +141,7 @@ def shrinkage(p: int, rounds: int, **options: Any) -> float:
     """How far the distances of a ring's workers have shrunk after so many rounds without gradients."""
     wave, _ = slowest_wave(p)
     s = Setting(nodes=p, steps=rounds, lr=0.0, data=Quadratic(dim=1), start=wave[:, None])
-    path = run(s, gasloc(Ring(), p, 1, **options), mark_samples=rounds * p)
+    path = run(s, configured(Ring(), p, 1, **options), mark_samples=rounds * p)
     return float(np.linalg.norm(path.xs[-1] - path.mean[-1]) / np.linalg.norm(wave))
 
 
@@ -191,19 +191,32 @@ def second_moments(peers: str, p: int, alpha: float, gamma: float) -> float:
 
 @pytest.mark.parametrize(("peers", "p"), [("one", 4), ("one", 5), ("two", 4), ("two", 5), ("two", 2)])
 def test_distances_shrink_in_mean_square_below_the_limit_of_random_peers(peers: str, p: int) -> None:
-    algo = gasloc(Ring(), p, gamma=0.4, peers=peers)
+    algo = configured(Ring(), p, gamma=0.4, peers=peers)
     assert second_moments(peers, p, 0.99 * algo.limit(p), 0.4) < 1 < second_moments(peers, p, 1.01 * algo.limit(p), 0.4)
 
 
 @pytest.mark.parametrize("graph", [Ring(), Star(), Complete()])
 def test_distances_shrink_below_the_limit_of_a_graph(graph: TopologyConfig) -> None:
-    algo = gasloc(graph, 6, gamma=0.4)
+    algo = configured(graph, 6, gamma=0.4)
     most = 1 - algo.topology.least_eigenvalue
     assert root(most, 0.4, 0.99 * algo.limit(6)) < 1 < root(most, 0.4, 1.01 * algo.limit(6))
 
 
+@pytest.mark.parametrize("overlap", [0.2, 0.6, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.5])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+def test_with_overlap_a_mode_is_stable_if_its_roots_are(overlap: float, alpha: float, gamma: float) -> None:
+    algo = configured(Ring(), 8, alpha=alpha, gamma=gamma, overlap=overlap)
+    for eigenvalue in (-1 / 3, 0.2, 0.7):
+        l, radius = 1 - eigenvalue, 0.0  # noqa: E741
+        for a in np.linspace(0, 1, 21):
+            r = 1 - overlap * l - algo.eta * a
+            radius = max(radius, *np.abs(np.roots([1, -r * (1 - alpha * l + gamma), r * gamma])))
+        assert algo.is_stable(eigenvalue) == (radius < 1)
+
+
 def test_warnings_name_the_limits() -> None:
-    ring = gasloc(Ring(), 8)
+    ring = configured(Ring(), 8)
     assert ring.warning(8, 0.0) is None
     assert replace(ring, alpha=2.25).warning(8, 0.0) == (
         "algo.alpha=2.25 lets the workers drift apart: with algo.gamma=0.5 and topology=ring it must be < 2.25"
@@ -216,11 +229,14 @@ def test_warnings_name_the_limits() -> None:
     )
     assert DiLoCo(olr=1.6, beta=0.5).limit(8) == 1.5
     assert "mix nothing" in str(replace(ring, alpha=0.0).warning(8, 0.0))
-    assert replace(ring, alpha=0.0, overlap=1.0).warning(8, 0.0) is None
-    assert gasloc(Ring(), 1, alpha=0.0).warning(1, 0.0) is None
+    assert replace(ring, alpha=0.0, overlap=0.5, gamma=0.0).warning(8, 0.0) is None
+    assert replace(ring, alpha=0.0, overlap=1.0).warning(8, 0.0) == (
+        "algo.overlap=1 lets the workers drift apart where rounds are long: lower algo.overlap or algo.gamma"
+    )
+    assert configured(Ring(), 1, alpha=0.0).warning(1, 0.0) is None
     replace(ring, topology=OnePeerExponential().build(8, 0), peers="one").check(8, 0.1, 0.0)
     with pytest.raises(ValueError, match=r"algo=gasloc needs an undirected topology .* got topology=one_peer"):
-        gasloc(OnePeerExponential(), 8).check(8, 0.1, 0.0)
+        configured(OnePeerExponential(), 8).check(8, 0.1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +247,7 @@ def test_time_and_bytes_of_a_round_are_the_closed_form(
     alpha: float, overlap: float, latency_s: float, seconds: float
 ) -> None:
     """Two local steps of 1 s; two messages of 0.75 s each leave one after the other."""
-    algo, N, rounds = gasloc(Ring(), 5, 2, alpha=alpha, overlap=overlap), 1e6, 3
+    algo, N, rounds = configured(Ring(), 5, 2, alpha=alpha, overlap=overlap), 1e6, 3
     simulation = timed(algo, Cluster(1.0, 8e6 / 0.75, latency_s, message_bytes=N), 5, 2 * rounds)
     assert simulation.time_s == pytest.approx(rounds * seconds, rel=1e-9)
     sent = simulation.machine.network.bytes_sent(simulation.time_s)
@@ -240,7 +256,7 @@ def test_time_and_bytes_of_a_round_are_the_closed_form(
 
 def test_a_slow_worker_holds_up_its_partners_alone() -> None:
     """A round of 2 steps of 1 s, or 10 s on worker 0; messages take 0.5 s."""
-    algo, rounds = gasloc(Ring(), 4, 2, peers="one", seed=1), 6
+    algo, rounds = configured(Ring(), 4, 2, peers="one", seed=1), 6
     times = step_times(algo, Cluster(1.0, 8e6 / 0.25, 0.25, slow_nodes={0: 5.0}, message_bytes=1e6), 4, 2 * rounds + 1)
     ready = [0.0] * 4
     for turn in range(rounds):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.sync import Sync
 from dsgd.cluster import Cluster
+from dsgd.engines.sim.routes import Connection
 from dsgd.topology import OnePeerExponential
 from tests.engine.sim.conftest import Close
 from tests.support.timing import step_times, timed
@@ -252,6 +253,13 @@ def test_a_short_message_needs_no_more_than_its_first_windows(close: Close) -> N
     close(timed(PAIR, slow, 2, 1).time_s, a + 4 * a + n * 8 / 1e12)
     many = dataclasses.replace(slow, streams=8, message_bytes=8 * n)
     assert timed(PAIR, many, 2, 1).time_s == pytest.approx(5 * a, rel=1e-3)
+
+
+def test_a_connection_is_not_silent_while_the_line_holds_its_bits_back() -> None:
+    connection = Connection(math.inf, turns=((120_000.0, 0.1), (240_000.0, 0.1)), pause_s=0.2)
+    assert connection.through(0.0, 1e9, 8.0) == (0.0, 8.0)
+    assert connection.through(8.0, 1e7, 8.08) == (8.0, 8.08)
+    assert connection.through(9.0, 1e7, 9.08) == (9.0, 9.2)
 
 
 def test_a_slow_start_ends_at_the_window() -> None:

@@ -51,6 +51,13 @@ def test_a_long_vector_goes_at_the_slower_level_of_a_tree() -> None:
     assert seconds_a_byte("tree", hosts(network=1e11), "ll128") == pytest.approx(1e-11 * 128 / 120)
 
 
+def test_a_long_vector_is_no_faster_than_the_channels_of_its_protocol() -> None:
+    assert seconds_a_byte("tree", hosts(), "ll") == pytest.approx(1 / 22.5e9)
+    few = hosts(gpu="ampere", nics=4, network=1e11)
+    assert seconds_a_byte("tree", few, "ll128") == pytest.approx(1 / (4 * 20e9))
+    assert seconds_a_byte("ring", hosts(), "ll") == pytest.approx(2 * 15 / 16 / 22.5e9)
+
+
 def test_a_long_vector_passes_each_wire_of_a_ring_twice_but_for_a_part() -> None:
     for k, m in ((2, 8), (4, 8), (3, 1)):
         p = k * m
@@ -149,6 +156,9 @@ def test_a_step_of_the_simulator_takes_it(n_bytes: float, name: str) -> None:
         ({"nccl": ENTRY | {"buffer_bytes": 1}}, "nccl: buffer_bytes must be in"),
         ({"nccl": ENTRY | {"algorithms": ["collnet"]}}, "nccl: algorithms must be a list of"),
         ({"nccl": ENTRY | {"protocols": "ll"}}, "nccl: protocols must be a list of"),
+        ({"nccl": ENTRY | {"protocols": {"ll": 1}}}, "nccl: protocols must be a list of"),
+        ({"nccl": ENTRY | {"algorithms": 5}}, "nccl: algorithms must be a list of"),
+        ({"nccl": ENTRY | {"algorithms": [["ring"]]}}, "nccl: algorithms must be a list of"),
         ({"nccl": {"gpu": "volta", "nics": 4, "algorithms": ["nvls_tree"]}}, "nccl: nvls_tree must be with"),
         ({"islands": 1, "wan_bandwidth": None}, "islands must be >= 2 with nccl"),
         ({"collective": "ring"}, "collective must be best, by its formula, with nccl"),

@@ -29,7 +29,7 @@ from dsgd.problem.problem import Problem
 from dsgd.problem.slots import ModelFailed, hook_of, own_function, real
 from dsgd.problem.state import dense
 
-LOADS, LOADS_AHEAD = 8, 4  # batches that are loaded, and how many first ones of them may have been made ahead
+LOADS, FAR = 8, 1000  # batches that are timed; steps from the present one to them, which nothing reads ahead
 
 
 @dataclass(frozen=True)
@@ -219,13 +219,13 @@ class Compute:
     def input_rates(self, at: Tensor, buffers: Tensor, rank: int, step: int) -> tuple[float, float]:
         """Return how many samples are loaded in a second, and how many the model takes, outside of the run's time.
         Changes nothing, as `warm_up`, after which it is called."""
-        for later in range(LOADS_AHEAD):
-            self._thread.submit(self._batches.get, rank, step + later).result()
+        scale = next(iter(self._problem.loss_scales))
+        first = step + FAR
+        batches = self._thread.submit(self._batches.get, rank, first).result()  # cancels what is read ahead
         begun = time.monotonic()
-        for later in range(LOADS_AHEAD, LOADS):
-            self._thread.submit(self._batches.get, rank, step + later).result()
-        load_s = (time.monotonic() - begun) / (LOADS - LOADS_AHEAD)
-        batches, scale = self._batches.get(rank, step + LOADS), next(iter(self._problem.loss_scales))
+        for later in range(1, LOADS + 1):
+            batches = self._thread.submit(self._batches.get, rank, first + later).result()
+        load_s = (time.monotonic() - begun) / LOADS
 
         def one_pass() -> Tensor:
             with self._problem.drawing(rank, step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -27,6 +28,7 @@ from dsgd.engines.rules.marks import limit_of_batch
 from dsgd.engines.rules.step_rules import Shard
 from dsgd.host import cuda
 from dsgd.host.gpu_facts import gpu_facts
+from dsgd.host.launcher import launch
 from dsgd.host.resources import cores, keep_freed_memory
 from dsgd.problem.precision import prepare
 
@@ -68,7 +70,9 @@ def train(job: ProcessJob, rank: int, client: CoordinatorClient) -> None:
     if isinstance(problem.data, SharedDecoding):
         loaded, taken = compute.input_rates(x, buffers, rank, engine.batches)
         if rank == 0:  # which is echoed
-            here = f"{cores()} cores for {len(job.devices)} workers"
+            where = launch(os.environ)
+            sharing = len(job.devices) if where.kind == "local" else where.local_nodes
+            here = f"{cores()} cores for {sharing} worker{'s' * (sharing > 1)}"
             wait = "; it will wait" if loaded < taken else ""
             print(f"worker 0 loads {loaded:.4g} images/s ({here}), its model takes {taken:.4g}{wait}", flush=True)
     compute.passes.loss_limit = limit
