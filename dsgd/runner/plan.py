@@ -67,12 +67,16 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     experiment = config.experiment
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
+    cluster = experiment.cluster
+    if engine == "sim" and cluster.islands > 1 and cluster.wan_bandwidth and cluster.wan_latency_s is None:
+        why += f"\nwarning: cluster.wan_latency_s=null with cluster.wan_bandwidth={cluster.wan_bandwidth:g}: messages "
+        why += f"between islands take cluster.latency_s={cluster.latency_s:g}, as those within do"
     if checkpoint is not None and not math.isnan(samples := number(checkpoint.header.get("samples"))):
         epoch = samples / experiment.epoch_samples
         why += f"\nresumes after step {experiment.steps_in(int(samples))}, in epoch {epoch:.1f}"
     if experiment.compile:
         why += "\ncompile: torch.compile translates the model before the first step, which may take minutes"
-    if engine == "sim" and experiment.cluster.collective_messages:
+    if engine == "sim" and cluster.collective_messages:
         why += _many_messages(experiment)
     every_s, total = experiment.eval.every_time_s, experiment.total_samples or 0
     marks = total / max(experiment.mark_samples, experiment.unit)
