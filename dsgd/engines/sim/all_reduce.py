@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -11,7 +11,15 @@ from torch import Tensor
 
 from dsgd.cluster import Cluster
 from dsgd.engines.rules.task import Task
-from dsgd.engines.sim.collective_steps import SLICED, STEPS, Collective, CollectiveMessages, hierarchical
+from dsgd.engines.sim.collective_steps import (
+    SLICED,
+    STEPS,
+    Collective,
+    CollectiveMessages,
+    Step,
+    hierarchical,
+    in_order,
+)
 from dsgd.engines.sim.collectives import Links, all_reduce_s, bytes_of_nodes, bytes_of_uplink, links_of
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
@@ -64,9 +72,13 @@ class AllReduces:
                 chunks = {"chunk_bytes": cluster.chunk_bytes} if cluster.collective == "ring" else {}
                 steps = partial(steps, slice_bytes=cluster.slice_bytes, **chunks)
             ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
-            self._messages = CollectiveMessages(
-                loop, network, ports, nodes, lambda node, n_bytes: steps(nodes, node, n_bytes, item_bytes)
-            )
+
+            def of_node(node: int, n_bytes: float) -> Iterator[Step]:
+                return steps(nodes, node, n_bytes, item_bytes)
+
+            ring = self._links.ring if cluster.collective == "ring" and cluster.links is not None else None
+            of_nodes = of_node if ring is None else in_order(of_node, ring.order)
+            self._messages = CollectiveMessages(loop, network, ports, nodes, of_nodes)
 
     @cached_property
     def _links(self) -> Links:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from dsgd.engines.sim.collectives import power_of_two, slice_count
+from dsgd.engines.sim.collectives import power_of_two
 from dsgd.engines.sim.loop import EventLoop
 from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.ring_of_hops import slice_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,18 @@ def ring(
             yield (node + 1) % p, (node - 1) % p, (size + remainder) / (loops * slices), slices
 
     return _handed_on(rounds())
+
+
+def in_order(steps: Steps, order: Callable[[float], Sequence[int]]) -> Steps:
+    """Return the steps of nodes that have each other's parts: the k-th of the order for so many bytes that of node
+    k."""
+
+    def steps_of(node: int, n_bytes: float) -> Iterator[Step]:
+        nodes = order(n_bytes)
+        for step in steps(nodes.index(node), n_bytes):
+            yield Step([nodes[k] for k in step.targets], step.n_bytes, [nodes[k] for k in step.sources])
+
+    return steps_of
 
 
 def halving_doubling(p: int, node: int, n_bytes: float, _: int, slice_bytes: float | None = None) -> Iterator[Step]:

@@ -7,25 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
+from itertools import groupby
 from math import ceil, inf, log2
-
-import numpy as np
 
 from dsgd.cluster import BEST_OF, Cluster
 from dsgd.cluster.nccl import Nccl
 from dsgd.engines.sim.nccl_time import nccl_s
 from dsgd.engines.sim.nccl_tuner import Hosts
-
-
-@dataclass(frozen=True)
-class Hop:
-    """The link from one node of a ring to the next: its latency, the rate of the sender's port, and the lowest rate of
-    ports and pipes on the route."""
-
-    latency_s: float
-    port_bytes_per_s: float
-    bytes_per_s: float
+from dsgd.engines.sim.ring_of_hops import Hop, RingOfHops, slice_count
 
 
 @dataclass(frozen=True)
@@ -33,9 +23,9 @@ class Links:
     """The links of an all-reduce: latency a and rate B of the slowest message between workers; rate of a star's centre,
     of its messages and its port in both directions; number of islands, and latency and rate between them.
 
-    hops: hops of the ring, by node, if they differ beyond islands. slice_bytes: maximum size of a forwarded slice.
-    chunk_bytes: bytes of a node in one loop of a ring. candidates: collectives from which `best` chooses.
-    nccl: settings of NCCL, which then chooses instead."""
+    ring: where its hops differ in more than islands do. slice_bytes: in which parts are handed on.
+    chunk_bytes: what each node of a ring has of one of its loops.
+    candidates: what `best` chooses from. nccl: what chooses in its place."""
 
     latency_s: float
     bytes_per_s: float
@@ -46,16 +36,11 @@ class Links:
     centre_sends_bytes_per_s: float = inf
     to_centre_bytes_per_s: float = inf
     from_centre_bytes_per_s: float = inf
-    hops: tuple[Hop, ...] | None = None
+    ring: RingOfHops | None = None
     slice_bytes: float | None = None
     chunk_bytes: float | None = None
     candidates: Sequence[str] = BEST_OF
     nccl: Nccl | None = None
-
-
-def slice_count(n_bytes: float, slice_bytes: float | None) -> int:
-    """Return the number of equal slices in which `n_bytes` are forwarded."""
-    return 1 if slice_bytes is None else max(1, ceil(n_bytes / slice_bytes))
 
 
 def power_of_two(p: int) -> int:
@@ -67,43 +52,20 @@ def ring_s(p: int, n_bytes: float, links: Links) -> float:
     """Return the time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan
     2009.
 
-    With n slices of s = N / (n p B), each round begins when the first slice of the round before has arrived and the
-    port is free: (2 (p - 1) - 1) max(n s, a + s) + n s + a. So latency counts only beyond the other slices of a part.
-    With chunks the vector takes several loops around the ring, each of 2 (p - 1) rounds with smaller parts."""
-    loops = slice_count(n_bytes / p, links.chunk_bytes)
-    if links.hops is not None:
-        return _ring_of_hops_s(p, n_bytes, links.hops, links.slice_bytes, loops)
+    With n slices of s = N / (n p B) each round begins when the first slice of the one before is there and the port is
+    free: (2 (p - 1) - 1) max(n s, a + s) + n s + a, so that latency shows only where it is longer than the rest of a
+    part. With chunks the ring goes round in loops, each with its part of the vector: so many times the rounds, with
+    parts that are so much smaller."""
+    if links.ring is not None:
+        return links.ring.seconds(n_bytes)
     if links.islands > 1:
         return _ring_of_islands_s(p, n_bytes, links)
+    loops = slice_count(n_bytes / p, links.chunk_bytes)
     part_bytes, rounds = n_bytes / (p * loops), 2 * (p - 1) * loops
     part_s, slices = part_bytes / links.bytes_per_s, slice_count(part_bytes, links.slice_bytes)
     if slices > 1:
         return (rounds - 1) * max(part_s, links.latency_s + part_s / slices) + part_s + links.latency_s
     return rounds * (links.latency_s + part_s)
-
-
-@lru_cache(maxsize=64)
-def _ring_of_hops_s(p: int, n_bytes: float, hops: tuple[Hop, ...], slice_bytes: float | None, loops: int) -> float:
-    """Return the time of the same ring over different hops, slice after slice.
-
-    The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before is there:
-    b_i = max(b_i' + s / P_i, e_(i-1) + a_(i-1)), and the hop's slowest part is through with it at
-    e_i = max(b_i, e_i') + s / B_i, with ' for the slice before."""
-    latency_s, port, slowest = (
-        np.array([getattr(hop, name) for hop in hops]) for name in ("latency_s", "port_bytes_per_s", "bytes_per_s")
-    )
-    slices = slice_count(n_bytes / (p * loops), slice_bytes)
-    size = n_bytes / (p * loops * slices)
-    port_s, slowest_s = size / port, size / slowest
-    there = np.zeros((slices, p))  # arrival of the slices of the round before from the left
-    free, end = np.zeros(p), np.zeros(p)
-    for _ in range(2 * (p - 1) * loops):
-        for k in range(slices):
-            begin = np.maximum(free, there[k])
-            free = begin + port_s
-            end = np.maximum(begin, end) + slowest_s
-            there[k] = np.roll(end + latency_s, 1)
-    return float(there[-1].max())
 
 
 def _ring_of_islands_s(p: int, n_bytes: float, links: Links) -> float:
@@ -255,10 +217,12 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
         uplink = cluster.uplink_bytes_per_s
         assert uplink is not None
         islands = {"wan_latency_s": cluster.latency_between_islands_s, "wan_bytes_per_s": uplink}
-    matrix = cluster.link_matrix
-    hops = None
+    matrix, ring = cluster.link_matrix, None
     if matrix is not None or (cluster.islands > 1 and (cluster.limits_connections or cluster.cuts_parts)):
-        hops = tuple(_hop(cluster, nodes, node, rates, receiving) for node in range(nodes))
+        of_region = (lambda _: 0) if matrix is None else partial(cluster.region, nodes=nodes)  # islands are all alike
+        regions = [list(ranks) for _, ranks in groupby(range(nodes), of_region)]
+        hop = cache(partial(_hop, cluster, nodes, rates, receiving))
+        ring = RingOfHops(regions, hop, cluster.slice_bytes, cluster.chunk_bytes)
     return Links(
         cluster.latency_s,
         _carried(cluster, cluster.latency_s, min(sends, receives)),
@@ -268,7 +232,7 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
         centre_sends_bytes_per_s=rates[nodes],
         to_centre_bytes_per_s=to_centre,
         from_centre_bytes_per_s=from_centre,
-        hops=hops,
+        ring=ring,
         slice_bytes=cluster.slice_bytes,
         chunk_bytes=cluster.chunk_bytes,
         candidates=[name for name in cluster.best_of if name in cluster.with_formula],
@@ -276,11 +240,10 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
     )
 
 
-def _hop(cluster: Cluster, nodes: int, node: int, rates: list[float], receiving: list[float]) -> Hop:
+def _hop(cluster: Cluster, nodes: int, rates: list[float], receiving: list[float], here: int, there: int) -> Hop:
     """Return the way from a node of a ring to the next."""
-    after = (node + 1) % nodes
-    latency_s, between = cluster.between(cluster.region(node, nodes), cluster.region(after, nodes))
-    return Hop(latency_s, rates[node], _carried(cluster, latency_s, min(rates[node], receiving[after], between)))
+    latency_s, between = cluster.between(cluster.region(here, nodes), cluster.region(there, nodes))
+    return Hop(latency_s, rates[here], _carried(cluster, latency_s, min(rates[here], receiving[there], between)))
 
 
 def _carried(cluster: Cluster, latency_s: float, line_bytes_per_s: float) -> float:
