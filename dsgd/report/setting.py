@@ -191,7 +191,7 @@ def _worded(key: str, value: Any) -> str:
     """Return the text of a value; of one that no run of today can have, as in a record of another version, plainly."""
     try:
         return _Caption(key).format(key_table()[key].caption, value)
-    except (TypeError, ValueError):
+    except (LookupError, TypeError, ValueError):
         return f"{key} {value}"
 
 
@@ -240,6 +240,20 @@ def _entries(value: Any) -> str:
     )
 
 
+def _regions(links: Mapping[str, Any]) -> str:
+    """Return the names of regions, and the span of what is between them: `us, eu, asia (1 Gbit/s, 45 to 80 ms)`."""
+    spans = [_span(links[name], text) for name, text in (("bandwidth", bandwidth), ("latency_s", _duration))]
+    return f"{', '.join(map(str, links['regions']))} ({', '.join(spans)})"
+
+
+def _span(rows: Sequence[Sequence[Any]], text: ValueText) -> str:
+    """Return the smallest and the largest number of a matrix, but for its diagonal."""
+    values = [value for i, row in enumerate(rows) for j, value in enumerate(row) if i != j and value is not None]
+    least, most = text(min(values)), text(max(values))
+    size, _, unit = least.rpartition(" ")
+    return most if least == most else f"{size if most.endswith(f' {unit}') else least} to {most}"
+
+
 def _joined(separator: str, parts: Sequence[str]) -> str:
     return separator.join(part for part in parts if part)
 
@@ -250,5 +264,5 @@ WRITTEN: Mapping[str, ValueText] = {
     "entries": _entries,
     "factors": partial(_by_node, text=lambda factor: f"{factor:g} times as long"),
     "file": lambda value: PurePath(value).name,
-    "regions": lambda value: ", ".join(map(str, value["regions"])),
+    "regions": _regions,
 }

@@ -177,8 +177,21 @@ def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Pat
             assert f"{key} " in setting_text([run]).partition(";")[0]
 
 
+def test_a_caption_has_the_span_of_the_links_between_regions(tmp_path: Path):
+    """A pair that is null is as in the other direction; within a region there is none."""
+    latency_s = [[0, 0.045, 0.08], [None, None, 0.12], [None, None, None]]
+    bandwidth = [[None, 1e9, 5e8], [5e8, None, 4e8], [2e8, 2e8, None]]
+    links = {"regions": ["us", "eu", "asia"], "latency_s": latency_s, "bandwidth": bandwidth}
+    (run,) = find_runs([write_record(tmp_path / "a", "sync", **{"cluster.links": links})])
+    assert "; regions us, eu, asia (200 Mbit/s to 1 Gbit/s, 45 to 120 ms); " in setting_text([run])
+    links |= {"latency_s": [[None, 0.045, 0.045], [None, None, 0.045], [None, None, None]]}
+    (run,) = find_runs([write_record(tmp_path / "b", "sync", **{"cluster.links": links})])
+    assert "(200 Mbit/s to 1 Gbit/s, 45 ms); " in setting_text([run])
+
+
 def test_a_record_of_a_stranger_breaks_no_caption(tmp_path: Path):
     odd = {"optimizer.lr": "fast", "optimizer.momentum": ["x"], "cluster.slow_nodes": "all", "cluster.jitter": "much"}
+    odd["cluster.links"] = {"regions": ["a", "b"]}
     text = setting_text(find_runs([write_record(tmp_path / "a", "sync", **odd)]))
     assert "optimizer.momentum ['x']" in text
     assert whole_setting([]) == {"setting": "", "shared": {}, "runs": []}
