@@ -55,8 +55,9 @@ def ring(
 
 
 def in_order(steps: Steps, order: Callable[[float], Sequence[int]]) -> Steps:
-    """Return the steps of nodes that have each other's parts: the k-th of the order for so many bytes that of node
-    k."""
+    """Return the steps of nodes in another order: the k-th node of the order makes the steps of node k.
+
+    order: function of the bytes of the vector."""
 
     def steps_of(node: int, n_bytes: float) -> Iterator[Step]:
         nodes = order(n_bytes)

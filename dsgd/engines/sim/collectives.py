@@ -23,9 +23,9 @@ class Links:
     """The links of an all-reduce: latency a and rate B of the slowest message between workers; rate of a star's centre,
     of its messages and its port in both directions; number of islands, and latency and rate between them.
 
-    ring: where its hops differ in more than islands do. slice_bytes: in which parts are handed on.
-    chunk_bytes: what each node of a ring has of one of its loops.
-    candidates: what `best` chooses from. nccl: what chooses in its place."""
+    ring: ring whose hops differ beyond islands. slice_bytes: maximum size of a forwarded slice. chunk_bytes: bytes of a
+    node in one loop of a ring. candidates: collectives from which `best` chooses. nccl: settings of NCCL, which then
+    chooses instead."""
 
     latency_s: float
     bytes_per_s: float
@@ -52,10 +52,9 @@ def ring_s(p: int, n_bytes: float, links: Links) -> float:
     """Return the time of reduce-scatter and all-gather around a ring: 2 (p - 1) (a + N / (p B)). Patarasuk and Yuan
     2009.
 
-    With n slices of s = N / (n p B) each round begins when the first slice of the one before is there and the port is
-    free: (2 (p - 1) - 1) max(n s, a + s) + n s + a, so that latency shows only where it is longer than the rest of a
-    part. With chunks the ring goes round in loops, each with its part of the vector: so many times the rounds, with
-    parts that are so much smaller."""
+    With n slices of s = N / (n p B), each round begins when the first slice of the round before has arrived and the
+    port is free: (2 (p - 1) - 1) max(n s, a + s) + n s + a. So latency counts only beyond the other slices of a part.
+    With chunks the vector takes several loops around the ring, each of 2 (p - 1) rounds with smaller parts."""
     if links.ring is not None:
         return links.ring.seconds(n_bytes)
     if links.islands > 1:

@@ -1,13 +1,12 @@
-"""The ring of an all-reduce over nodes whose ways to each other differ: its time, and the order of its regions.
+"""The ring of an all-reduce over links that differ: its time, and the order of its regions.
 
-It passes the nodes of a region one after the other, then goes to the next region. Of the orders in which it can pass up
-to MOST_REGIONS regions it takes the fastest. In each of R = 2 (p - 1) rounds every node hands on a part of s_n bytes in
-slices of s. So an order takes at least
+The ring passes all nodes of a region before the next region. For up to MOST_REGIONS regions it takes the fastest order.
+In each of R = 2 (p - 1) rounds every node forwards a part of s_n bytes in slices of s. So an order takes at least
 
     R max(max_i s_n / B_i, sum_i (a_i + s / B_i) / p)
 
-with the latency a_i and the rate B_i of the way from node i to the next. The MOST_TIMED orders of which this is least,
-all of five regions, are compared by their times."""
+with the latency a_i and the rate B_i of the link from node i to the next. The MOST_TIMED orders with the smallest
+bounds, all orders of up to five regions, are compared by their times."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ EQUAL = 1e-9  # relative difference of times below which the order of the config
 
 @dataclass(frozen=True)
 class Hop:
-    """The way from one node of a ring to the next: its latency, the rate of the sender's port, and that of the slowest
-    of all that a message passes, ports included."""
+    """The link from one node of a ring to the next: its latency, the rate of the sender's port, and the lowest rate of
+    ports and pipes on the route."""
 
     latency_s: float
     port_bytes_per_s: float
@@ -38,8 +37,8 @@ class Hop:
 class RingOfHops:
     """A ring over the nodes of regions.
 
-    regions: the ranks of each. hop: the way from a rank to another. slice_bytes: in which parts are handed on.
-    chunk_bytes: what each node has of a loop."""
+    regions: ranks of each region. hop: link from a rank to another. slice_bytes: maximum size of a forwarded slice.
+    chunk_bytes: bytes of a node in one loop."""
 
     regions: Sequence[Sequence[int]]
     hop: Callable[[int, int], Hop]
@@ -48,11 +47,11 @@ class RingOfHops:
     _fastest: dict[float, tuple[float, list[int]]] = field(default_factory=dict)  # by bytes
 
     def seconds(self, n_bytes: float) -> float:
-        """Return the time of an all-reduce of so many bytes."""
+        """Return the time of an all-reduce of n_bytes."""
         return self._order_of(n_bytes)[0]
 
     def order(self, n_bytes: float) -> list[int]:
-        """Return the ranks in the order in which such an all-reduce passes them."""
+        """Return the ranks in the order of the ring for n_bytes."""
         return self._order_of(n_bytes)[1]
 
     def _order_of(self, n_bytes: float) -> tuple[float, list[int]]:
@@ -71,7 +70,7 @@ class RingOfHops:
         return self._fastest.setdefault(n_bytes, (float(times[best]), orders[best]))
 
     def _candidates(self, size: float, slices: int) -> list[tuple[int, ...]]:
-        """Return orders of the regions, first that of the configuration, then those with the least bounds."""
+        """Return orders of the regions: the configuration's order first, then the orders with the smallest bounds."""
         k, p = len(self.regions), sum(map(len, self.regions))
         listed = tuple(range(k))
         if not 3 <= k <= MOST_REGIONS:
@@ -89,23 +88,23 @@ class RingOfHops:
         return [listed, *nsmallest(MOST_TIMED, others, key=bound)]
 
     def _cost(self, here: int, there: int, size: float, slices: int) -> tuple[float, float]:
-        """Return the seconds that a part takes of a hop's slowest pipe, and those of its first slice."""
+        """Return the seconds of a part on a hop's slowest pipe, and the seconds until its first slice has arrived."""
         hop = self.hop(here, there)
         return slices * size / hop.bytes_per_s, hop.latency_s + size / hop.bytes_per_s
 
 
 def ring_of_hops_s(hops: Sequence[Sequence[Hop]], size: float, slices: int, rounds: int) -> np.ndarray:
-    """Return the time of each of several rings over equally many hops, slice after slice of so many bytes.
+    """Return the time of each of several rings over equally many hops, slice after slice of `size` bytes.
 
-    The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before is there:
-    b_i = max(b_i' + s / P_i, e_(i-1) + a_(i-1)), and the hop's slowest part is through with it at
+    The k-th slice of a round leaves node i when its port is free and the k-th slice of the round before has arrived:
+    b_i = max(b_i' + s / P_i, e_(i-1) + a_(i-1)), and leaves the hop's slowest pipe at
     e_i = max(b_i, e_i') + s / B_i, with ' for the slice before."""
     latency_s, port, slowest = (
         np.array([[getattr(hop, name) for hop in ring] for ring in hops])
         for name in ("latency_s", "port_bytes_per_s", "bytes_per_s")
     )
     port_s, slowest_s = size / port, size / slowest
-    there = np.zeros((slices, *port.shape))  # when the slices of the round before have come from the left
+    there = np.zeros((slices, *port.shape))  # arrival of the slices of the round before from the left
     free, end = np.zeros(port.shape), np.zeros(port.shape)
     for _ in range(rounds):
         for k in range(slices):
@@ -117,5 +116,5 @@ def ring_of_hops_s(hops: Sequence[Sequence[Hop]], size: float, slices: int, roun
 
 
 def slice_count(n_bytes: float, slice_bytes: float | None) -> int:
-    """Return in how many equal slices so many bytes are handed on."""
+    """Return the number of equal slices in which `n_bytes` are forwarded."""
     return 1 if slice_bytes is None else max(1, ceil(n_bytes / slice_bytes))
