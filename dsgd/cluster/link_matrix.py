@@ -84,7 +84,8 @@ def _matrix(name: str, rows: Any, regions: Sequence[str], expected: str, good: C
     k, key = len(regions), f"links.{name}"
     lengths = [len(row) if isinstance(row, Sequence) and not isinstance(row, str) else 0 for row in _listed(rows)]
     if lengths != [k] * k:
-        raise ValueError(f"{key} must be {k} rows of {k} numbers, one for each region, got rows of {lengths}")
+        rule = f"{k} rows of {k} numbers, from the row's region to the column's"
+        raise ValueError(f"{key} must be {rule}, got rows of {lengths}")
     values = [[0.0] * k for _ in regions]
     for i, here in enumerate(regions):
         for j, there in enumerate(regions):
@@ -94,9 +95,11 @@ def _matrix(name: str, rows: Any, regions: Sequence[str], expected: str, good: C
                     raise ValueError(f"{key} must be null within a region, got {value!r} for {here}")
                 continue
             if value is None:
-                raise ValueError(f"{key} must have every pair of regions, got null for {here} and {there}")
+                raise ValueError(
+                    f"{key} from {here} to {there} must be {expected}, got null, as from {there} to {here}"
+                )
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not good(value):
-                raise ValueError(f"{key} must be {expected}, got {value!r} from {here} to {there}")
+                raise ValueError(f"{key} from {here} to {there} must be {expected}, got {value!r}")
             values[i][j] = float(value)
     return tuple(map(tuple, values))
 

@@ -142,8 +142,8 @@ cluster.window_bytes=100 -> cluster.window_bytes must be in [1500, 1e+15], a pac
 cluster.protocol_efficiency=1.1 -> cluster.protocol_efficiency must be > 0 and <= 1, got 1.1
 cluster.links=LINKS cluster.collective=tree -> cluster.collective must be one of best, ring with links
 cluster.links=LINKS nodes=5 -> cluster.links.nodes must be given where 2 regions
-cluster.links=LINKS cluster.links.bandwidth=[[null, 9], [9]] -> cluster.links.bandwidth must be 2 rows of 2 numbers, one
-cluster.links=LINKS cluster.links.latency_s=[[null, far], [null, null]] -> cluster.links.latency_s must be >= 0 seconds
+cluster.links=LINKS cluster.links.bandwidth=[[null, 9], [9]] -> cluster.links.bandwidth must be 2 rows of 2 ... from
+cluster.links=LINKS cluster.links.latency_s=[[null, far], [null, null]] -> cluster.links.latency_s from a to b must be
 cluster.links={regions: [a, b]} -> cluster.links must be {regions, latency_s, bandwidth} ... got regions
 cluster.node_bandwidth={3: 0.5} -> cluster.node_bandwidth must give bit/s in [1, 1e+18], got 0.5 for node 3
 model.hidden=[1000000000] -> model.hidden must be a list of at most 2048 widths in [1, 65536]
