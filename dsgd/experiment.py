@@ -152,10 +152,12 @@ class Experiment:
         if self.eval.conservation and (self.algo.elastic or not self.algo.lockstep):
             rule = "eval.conservation must be false with cluster.failures and algo.elastic or a method that is not in"
             raise ValueError(f"{rule} lock-step, whose workers come back with others' parameters, got true")
-        cluster = self.cluster
-        if self.algo.elastic and (cluster.islands > 1 or cluster.links is not None or cluster.collective_messages):
-            rule = "algo.elastic must be false with cluster.islands, links or collective_messages"
-            raise ValueError(f"{rule}, which know no all-reduce without some of the nodes, got true")
+        if self.algo.elastic and self.cluster.islands > 1:
+            rule = "algo.elastic must be false with cluster.islands, whose all-reduces need equally many nodes in each"
+            raise ValueError(f"{rule}; cluster.links can have the same regions, got true")
+        if self.algo.elastic and self.cluster.collective_messages:
+            rule = "algo.elastic must be false with cluster.collective_messages, which needs all nodes"
+            raise ValueError(f"{rule}; collective_messages=false has formulas for fewer, got true")
 
     def least_time_s(self) -> float:
         """Estimate the duration of the budget on the simulator's clock, 0 if only messages take time."""

@@ -144,9 +144,12 @@ class AllReduces:
         when all workers' parts are ready, the maximum of p such sequences, lie on or below a line from first to
         last."""
         n_bytes, parts, nodes, ports = pending.n_bytes, pending.parts, self._members, self._ports
+        links = self._links
         if nodes < self._nodes:
             ports = [*(rank for rank, task in enumerate(pending.tasks) if task is not None), self._ports[-1]]
-        part_s, self.taken = all_reduce_s(self._collective, nodes, n_bytes / parts, self._links)
+            if self._cluster.links is not None:
+                links = links_of(self._cluster, self._nodes, ports[:-1])
+        part_s, self.taken = all_reduce_s(self._collective, nodes, n_bytes / parts, links)
         startup_s = 0.0
         if nodes > 1:
             startup_s, part_s = self._startup_s, part_s + self._bucket_startup_s
@@ -157,7 +160,8 @@ class AllReduces:
             self._network.count(port, size, begin_s, self._free_s)
         routes = self._network.routes
         if routes is not None and routes.regions > 1:
-            routes.count(bytes_of_uplink(self.taken, self._nodes, routes.regions, n_bytes), begin_s, self._free_s)
+            size = bytes_of_uplink(self.taken, nodes, routes.regions, n_bytes)
+            routes.count(ports[:nodes], size, begin_s, self._free_s)
         return self._free_s
 
     def _end(self, pending: PendingAllReduce) -> None:

@@ -204,8 +204,9 @@ def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
     return 2 * (around - 1) / around * n_bytes
 
 
-def links_of(cluster: Cluster, nodes: int) -> Links:
-    """Return the parameters of the formulas of all-reduces among `nodes` workers."""
+def links_of(cluster: Cluster, nodes: int, members: Sequence[int] | None = None) -> Links:
+    """Return what the formulas of all-reduces among `nodes` workers go by. members: the ranks that a ring over regions
+    passes, None: all."""
     rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
     receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(nodes + 1)]
     sends, receives = min(rates[:nodes]), min(receiving[:nodes])
@@ -219,7 +220,7 @@ def links_of(cluster: Cluster, nodes: int) -> Links:
     matrix, ring = cluster.link_matrix, None
     if matrix is not None or (cluster.islands > 1 and (cluster.limits_connections or cluster.cuts_parts)):
         of_region = (lambda _: 0) if matrix is None else partial(cluster.region, nodes=nodes)  # islands are all alike
-        regions = [list(ranks) for _, ranks in groupby(range(nodes), of_region)]
+        regions = [list(ranks) for _, ranks in groupby(members or range(nodes), of_region)]
         hop = cache(partial(_hop, cluster, nodes, rates, receiving))
         ring = RingOfHops(regions, hop, cluster.slice_bytes, cluster.chunk_bytes)
     return Links(

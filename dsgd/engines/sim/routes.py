@@ -193,10 +193,12 @@ class Routes:
         """Return the bytes that have left each region until a time, which must not lie before the last event."""
         return [flow.until(time_s) for flow in self._flows]
 
-    def count(self, size: float, begin_s: float, end_s: float) -> None:
-        """Count bytes that leave every region between two times without occupying a pipe, as in collectives."""
-        for flow in self._flows:
-            flow.add(self._loop.now, begin_s, end_s, size)
+    def count(self, ports: Sequence[int], size: float, begin_s: float, end_s: float) -> None:
+        """Count bytes that leave each region of some ports between two times without occupying a pipe, as in
+        collectives; none where all are of one region."""
+        regions = {self._region_of[port] for port in ports}
+        for region in regions if len(regions) > 1 else ():
+            self._flows[region].add(self._loop.now, begin_s, end_s, size)
 
     def send(
         self, route: Route, receiver: int, size: float, begin_s: float, end_s: float, arrive: Callable, arguments: tuple

@@ -47,6 +47,22 @@ def test_steps_go_on_with_two_of_three_and_wait_for_the_third_to_have_its_parame
     assert sum(simulation.machine.network.bytes_sent(12.0)) == pytest.approx(sent)
 
 
+def test_a_ring_over_links_passes_the_regions_of_those_that_are_up(tmp_path: Path) -> None:
+    """Regions a, b, b. A gradient takes 1 s, a hop between a and b 0.1 s and N / p over 4 Mbit/s. With all, a
+    part waits for its link in all of 4 rounds, and passes both; with one node of each region there are 2 rounds, and
+    within b alone, at 8 Mbit/s and without latency, 2."""
+    far = {"latency_s": [[None, 0.1], [None, None]], "bandwidth": [[None, 4e6], [None, None]]}
+    links = {"regions": ["a", "b"], "nodes": [1, 2], **far}
+    all_s, two_s, within_s = 4 * 2 / 3 + 2 * 0.1, 2 * (0.1 + 1.0), 2 * 0.5
+    for down, second_s, left in ((2, two_s, 4 / 3 + 1.0), (0, within_s, 4 / 3)):
+        failing = cluster(links=links, failures=trace(tmp_path, (down, 1 + all_s + 0.5, 99.0)))
+        simulation = timed(SYNC, failing, nodes=3, steps=2)
+        assert simulation.time_s == pytest.approx(2 + all_s + second_s, rel=1e-9)
+        routes = simulation.machine.network.routes
+        assert routes is not None
+        assert routes.bytes_out(99.0) == pytest.approx([left * N_BYTES] * 2)
+
+
 def test_a_worker_that_others_wait_for_frees_them_when_it_fails(tmp_path: Path) -> None:
     """Node 2 takes 9 s for a gradient and fails after 4: then the others, who are done after 1, average in 1 s."""
     failing = cluster(collective="ring", slow_nodes={2: 9.0}, failures=trace(tmp_path, (2, 4.0, 100.0)))
@@ -124,7 +140,9 @@ def test_without_failures_nothing_changes(algo: str) -> None:
 def test_runs_that_it_does_not_go_with_are_one_line() -> None:
     words = [*SETTING, "algo=diloco", "algo.elastic=true"]
     failing = "cluster.failures={every_s: 5, repair_s: 1}"
-    with pytest.raises(ValueError, match=r"^algo\.elastic must be false with cluster\.islands, links or"):
+    with pytest.raises(ValueError, match=r"^algo\.elastic must be false with cluster\.collective_messages, which"):
         prepared(*words, failing, "cluster.collective_messages=true", "cluster.collective=ring")
+    with pytest.raises(ValueError, match=r"^algo\.elastic must be false with cluster\.islands.*; cluster\.links can"):
+        prepared(*words, failing, "cluster.islands=2")
     with pytest.raises(ValueError, match=r"^eval\.conservation must be false with cluster\.failures and algo\.elastic"):
         prepared(*words, failing, "eval.conservation=true")
