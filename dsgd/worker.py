@@ -345,6 +345,11 @@ class Algorithm:
     def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
         """Raise ValueError, before any work, for options that do not fit the model's parameters, of these shapes."""
 
+    def layout_warning(self, layout: Sequence[tuple[int, ...]]) -> str | None:
+        """Return one line about options that hardly fit the model's parameters, of these shapes; None: there are
+        none."""
+        return None
+
     def warning(self, nodes: int, momentum: float) -> str | None:
         """Return one line about allowed options that are probably a mistake, or None.
 

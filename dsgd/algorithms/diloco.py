@@ -50,8 +50,9 @@ exactly SGD with olr = 1 and beta = 0 and not delayed, otherwise SGD with an out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import TYPE_CHECKING, ClassVar
 
 from dsgd.keys import check_options
@@ -123,6 +124,14 @@ class DiLoCo(Algorithm):
         late = "" if self.overlap == "none" else f" and algo.overlap={self.overlap}"
         most = f"with algo.beta={self.beta:g}{late} at most {limit:g} is stable"
         return f"algo.olr={self.olr:g} is too much where rounds are long: {most}"
+
+    def layout_warning(self, layout: Sequence[tuple[int, ...]]) -> str | None:
+        d = sum(prod(shape) for shape in layout)
+        if self.code != "sparse" or self.kept == self.chunk or d >= self.chunk:
+            return None
+        share, usual = min(self.kept, d) / d, self.kept / self.chunk
+        reason = f"algo.chunk={self.chunk} is more than the {d} parameters of this model"
+        return f"algo.kept={self.kept} sends {share:.3g} of the entries, not {usual:.3g}: {reason}"
 
     async def train(self, worker: Worker) -> None:
         x, theta, v = worker.x, worker.keep("theta", worker.x), worker.keep("v")

@@ -60,3 +60,15 @@ def test_an_outer_rate_above_the_limit_is_a_warning() -> None:
         "algo.olr=0.7 is too much where rounds are long: "
         "with algo.beta=0.9 and algo.overlap=eager at most 0.415974 is stable"
     )
+
+
+def test_a_model_that_is_smaller_than_a_chunk_gets_a_warning() -> None:
+    sparse = DiLoCo(code="sparse")
+    assert sparse.layout_warning([(16, 10), (20,)]) == (
+        "algo.kept=64 sends 0.356 of the entries, not 0.0156: "
+        "algo.chunk=4096 is more than the 180 parameters of this model"
+    )
+    assert "sends 1 of" in str(sparse.layout_warning([(8,)]))
+    assert sparse.layout_warning([(64, 64)]) is None
+    assert DiLoCo(code="sparse", kept=4096, bits=32).layout_warning([(8,)]) is None
+    assert DiLoCo().layout_warning([(8,)]) is None
