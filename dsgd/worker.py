@@ -346,8 +346,7 @@ class Algorithm:
         """Raise ValueError, before any work, for options that do not fit the model's parameters, of these shapes."""
 
     def layout_warning(self, layout: Sequence[tuple[int, ...]]) -> str | None:
-        """Return one line about options that hardly fit the model's parameters, of these shapes; None: there are
-        none."""
+        """Return one line about options that hardly fit parameters of these shapes; None: they fit."""
         return None
 
     def warning(self, nodes: int, momentum: float) -> str | None:
