@@ -44,7 +44,7 @@ class RingOfHops:
     hop: Callable[[int, int], Hop]
     slice_bytes: float | None = None
     chunk_bytes: float | None = None
-    _fastest: dict[float, tuple[float, list[int]]] = field(default_factory=dict)  # by bytes
+    _fastest: dict[float, tuple[float, list[int]]] = field(default_factory=dict, init=False)  # by bytes
 
     def seconds(self, n_bytes: float) -> float:
         """Return the time of an all-reduce of n_bytes."""

@@ -15,7 +15,9 @@ from dsgd.engines.sim.ring_of_hops import Hop, RingOfHops, ring_of_hops_s
 INSIDE = Hop(1e-4, 1e9, 1e9)
 
 
-def ring_over(sizes: Sequence[int], ways: Sequence[Sequence[Hop]], listed: Sequence[int], **parts: float) -> RingOfHops:
+def ring_over(
+    sizes: Sequence[int], ways: Sequence[Sequence[Hop]], listed: Sequence[int], **parts: float | None
+) -> RingOfHops:
     """A ring over regions of such sizes, listed in this order. Ranks are tens of the region and a number in it."""
     regions = [[10 * region + k for k in range(sizes[region])] for region in listed]
     return RingOfHops(regions, lambda a, b: INSIDE if a // 10 == b // 10 else ways[a // 10][b // 10], **parts)
@@ -40,7 +42,7 @@ def test_the_order_of_the_list_changes_nothing_and_none_is_faster(
     count = 4 if slices else 1
     fastest_s = min(ring_of_hops_s(hops, part / count, count, 2 * (p - 1)))
     for listed in permutations(range(k)):
-        again = ring_over(sizes, ways, listed, slice_bytes=ring.slice_bytes)  # pyright: ignore[reportArgumentType]
+        again = ring_over(sizes, ways, listed, slice_bytes=ring.slice_bytes)
         assert again.seconds(n_bytes) == pytest.approx(fastest_s, rel=1e-8)
         assert sorted(again.order(n_bytes)) == sorted(orders[0])
 
