@@ -205,8 +205,8 @@ def bytes_of_uplink(name: str, p: int, islands: int, n_bytes: float) -> float:
 
 
 def links_of(cluster: Cluster, nodes: int, members: Sequence[int] | None = None) -> Links:
-    """Return the parameters of the formulas of all-reduces among `nodes` workers. members: ranks of a ring over regions;
-    None: all ranks."""
+    """Return the parameters of the formulas of all-reduces among `nodes` workers. members: ranks of a ring over
+    regions; None: all ranks."""
     rates = [cluster.bytes_per_s(node, nodes) for node in range(nodes + 1)]
     receiving = [cluster.receive_bytes_per_s(node, nodes) for node in range(nodes + 1)]
     sends, receives = min(rates[:nodes]), min(receiving[:nodes])
