@@ -1,4 +1,4 @@
-"""How NCCL is set up on hosts of several GPUs: `cluster.nccl`."""
+"""Read NCCL's settings on hosts of several GPUs, `cluster.nccl`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Venue:
 def run_study(study: Study, venue: Venue, interruption: Interruption, part: str = "") -> list[ArchiveRow]:
     """Return the lines of a study for its paper's archive, after making the runs that are missing.
 
-    part: what its progress begins with, `study 2 of 5`. Raises ValueError, Unfinished and KeyboardInterrupt."""
+    part: beginning of its progress line, `study 2 of 5`. Raises ValueError, Unfinished and KeyboardInterrupt."""
     # of other overrides it is another study
     folder = venue.folder / f"{study.name}-{hashlib.sha256(json.dumps([*study.overrides]).encode()).hexdigest()[:8]}"
     jobs = ConfigTree().grid(study.overrides, FOLDERS)
@@ -65,7 +65,7 @@ def run_pipelines(
 def _records(
     jobs: Sequence[Job], folder: Path, venue: Venue, interruption: Interruption, part: str = ""
 ) -> Sequence[Run]:
-    """Return the records of jobs below a folder, after making those that are missing. part: as in `run_study`."""
+    """Return the records of jobs below a folder, after making those that are missing. part: see `run_study`."""
     if venue.on == "slurm":
         return SlurmRunner(folder, None, venue.slurm).run(jobs)
     tally = Tally(part)

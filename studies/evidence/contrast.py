@@ -95,14 +95,14 @@ def accuracy(variants: Sequence[Candidate], after: int) -> Measure:
 def loss_at_end(task: str, nodes: int, *names: str, level: int = 0, part: int = 1) -> Measure:
     """Measure the test loss of several contenders, of which tuning chooses one, after the steps of a task.
 
-    level: of the rate that is tried first. part: the steps are divided by it."""
+    level: level of the first rate to try. part: divisor of the steps."""
     return loss([Candidate(task, name, nodes, level=level) for name in names], STEPS[task] // part)
 
 
 def accuracy_at_end(task: str, nodes: int, name: str, part: int = 1) -> Measure:
     """Measure the test accuracy of a contender after the steps of a task, on as many test images as there are.
 
-    part: as in `loss_at_end`."""
+    part: divisor of the steps."""
     return accuracy([Candidate(task, contender(name, MOST_TESTED[task]), nodes)], STEPS[task] // part)
 
 

@@ -53,7 +53,7 @@ def all_of(measures: Iterable[Callable[[], Any]]) -> list[Any]:
 class Candidate:
     """One contender on one task with one number of workers.
 
-    first: number of steps that is tried first. level: of the rate that is tried first. network: options that change the
+    first: first number of steps to try. level: level of the first rate to try. network: options that change the
     seconds of its steps and not what it learns, as `cluster.bandwidth=1e7` of methods whose workers step together."""
 
     task: str

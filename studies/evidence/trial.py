@@ -30,7 +30,7 @@ class Trial:
 
     contender: an algorithm with its options, `gossip mode=pull tau=10`. stage: TUNE, evaluated on samples held out of
     training, or MEASURE, on test samples. replicate: of the pipeline, which decides the seed. steps: of each worker.
-    level: of the rate, in factors of sqrt 2."""
+    level: level of the rate, in factors of sqrt 2."""
 
     task: str
     contender: str

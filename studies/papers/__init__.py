@@ -48,7 +48,7 @@ def described(
 ) -> Paper:
     """Return a paper with its entries in papers.yaml and runs.yaml.
 
-    charts: what draws each. shown: the pipelines of those that show more than the claims need. Raises KeyError without
+    charts: function that draws each. shown: pipelines of charts that show more than the claims. Raises KeyError without
     an entry, ValueError for one that is wrong."""
     setting = SETTINGS[key]
     drawn = []

@@ -122,7 +122,7 @@ class Statement:
 
     text: the claim. source: who makes it. passes: the condition, with the numbers of the criteria. need: how many
     checks must pass; None: all. conditions: None: it is an exact property. studies: by whose runs it is judged.
-    reason: what limits what was shown, with numbers of the judge between braces."""
+    reason: limits of the result, with numbers of the judge between braces."""
 
     id: str
     kind: ClaimKind

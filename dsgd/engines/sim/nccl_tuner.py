@@ -1,4 +1,4 @@
-"""How NCCL chooses the algorithm and protocol of an all-reduce among hosts of several GPUs: by an estimate of its time.
+"""Choose the algorithm and protocol of an all-reduce among hosts of several GPUs as NCCL does, by an estimated time.
 
 All constants are NCCL's, in GB/s and us as in its source: v2.28.7's, most of them unchanged since v2.18, but for
 Blackwell's RING_LL128 of v2.29.7. Hosts have AMD's processors; with Intel's a ring starts sooner. Left out are
