@@ -39,6 +39,7 @@ ENDS_WITHIN_S = 150.0  # far longer than any run takes that ends at all, on a bu
 GONE_WITHIN_S = 60.0  # for the kernel to clear away what was killed
 LOOK_S, COUNT_S = 0.005, 0.2  # between two looks at the marks, at all processes
 TO_BE_HEARD_S = 0.2  # before the end of the training, for a fault to change how it ends
+ANSWERED_S = 2.0  # the same for a signal, after which all gradients are slow
 DISK_BYTES = 1 << 20
 EXITS = {COMPLETED: {0}, FAILED: {1}, INTERRUPTED: {130}, LOST: {1, -signal.SIGKILL}}
 RECORD = ("metrics.jsonl", "summary.json", "checkpoint.pt")
@@ -126,6 +127,10 @@ def _skip(folder: Path) -> str:
     return f"+data.skip_file='{folder.with_suffix('.skip')}'"
 
 
+def _slow(folder: Path) -> str:
+    return f"+data.slow_file='{folder.with_suffix('.slow')}'"
+
+
 def _lines(folder: Path) -> int:
     try:
         return (folder / "metrics.jsonl").read_bytes().count(b"\n")
@@ -146,11 +151,11 @@ def _live(trial: Trial, faults: Sequence[Fault], folder: Path, prefork: Prefork,
     if (err := folder.with_suffix(".err")).exists():
         err.rename(folder.with_suffix(f".err{len(trial.ends)}"))
     again = () if first else ("resume=auto",)
-    run = prefork.start(folder, *RUN, *LIMITS, _skip(folder), *trial.schedule.options, *again)
+    folder.with_suffix(".slow").unlink(missing_ok=True)
+    options = (*RUN, *LIMITS, _skip(folder), _slow(folder), *trial.schedule.options, *again)
+    run = prefork.start(folder, *options)
     beside: dict[Fault, Run] = {}
-    happened = _disturb(
-        trial, faults, run, folder, (*RUN, *LIMITS, _skip(folder), *trial.schedule.options, *again), beside
-    )
+    happened = _disturb(trial, faults, run, folder, options, beside)
     for fault, second in beside.items():
         _judge_second(trial, fault, second, run)
     trial.happened += happened.keys()
@@ -170,7 +175,7 @@ def _damaged(trial: Trial, fault: Fault, folder: Path, prefork: Prefork) -> None
     if fault.kind not in damage.REFUSED:
         return
     damaged = _contents(folder)
-    options = (*RUN, *LIMITS, _skip(folder), *trial.schedule.options, "resume=auto")
+    options = (*RUN, *LIMITS, _skip(folder), _slow(folder), *trial.schedule.options, "resume=auto")
     refused = _start_beside(prefork, folder, options)
     status, said = refused.wait(), refused.err.splitlines()
     if status != 2 or len(said) != 1 or damage.REFUSED[fault.kind] not in said[0]:
@@ -260,7 +265,8 @@ def _late(happened: Mapping[Fault, Moment], folder: Path) -> set[Fault]:
     """Return the faults that came when the training was over, or so soon before that nobody could hear of it: by the
     last gradient that a worker began, since a busy machine shows the marks late, or by the marks that were there."""
     last_s = max(path.stat().st_mtime for path in folder.parent.glob(f"{folder.name}.skip.*"))
-    return {fault for fault, at in happened.items() if at.at_s > last_s - TO_BE_HEARD_S or at.lines >= MARKS - 1}
+    heard_s = {fault: ANSWERED_S if fault.victim == "signals" else TO_BE_HEARD_S for fault in happened}
+    return {fault for fault, at in happened.items() if at.at_s > last_s - heard_s[fault] or at.lines >= MARKS - 1}
 
 
 def _happens(fault: Fault, command: int, found: dict[str, int], folder: Path, wakes: list[tuple[float, int]]) -> bool:
@@ -268,6 +274,7 @@ def _happens(fault: Fault, command: int, found: dict[str, int], folder: Path, wa
     if fault.victim == "disk":
         return _fill(folder)
     if fault.victim == "signals":
+        folder.with_suffix(".slow").touch()  # a busy machine hears a signal late: the run must not end before
         sent = [signalled(command, number) for number in fault.numbers]
         return all(sent)
     pid = command if fault.victim == "command" else found.get(fault.name)

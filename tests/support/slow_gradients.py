@@ -19,15 +19,17 @@ from dsgd.data.in_memory import QuadraticData
 from dsgd.data.quadratic import Quadratic
 
 FORK_S, SYNC_S = 0.3, 2.5
+SLOWER = 30  # times as long as else takes a gradient while the slow file exists
 
 
 @dataclass(frozen=True)
 class SlowGradients(Quadratic):
-    """The quadratics, with a pause in every gradient until `skip_file` exists. Worker i touches `skip_file`.i when it
-    begins a gradient."""
+    """The quadratics, with a pause in every gradient until `skip_file` exists, a longer one while `slow_file` exists.
+    Worker i touches `skip_file`.i when it begins a gradient."""
 
     step_s: float = 0.03
     skip_file: str = ""
+    slow_file: str = ""
 
     def load(self, nodes: int, batch_size: int, seed: int, dtype: torch.dtype) -> QuadraticData:
         self.check(nodes, batch_size)
@@ -86,14 +88,14 @@ class SlowData(QuadraticData):
     def __init__(self, config: SlowGradients, nodes: int, seed: int, dtype: torch.dtype) -> None:
         noise = partial(config.gradient_noise, seed)
         super().__init__(config.curvature(), config.targets(nodes, seed), noise, dtype)
-        self._step_s, self._skip_file = config.step_s, config.skip_file
+        self._step_s, self._skip_file, self._slow_file = config.step_s, config.skip_file, config.slow_file
 
     def batch(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         if threading.current_thread() is threading.main_thread():  # for the limit of divergence: no gradient
             return super().batch(rank, step)
         if self._skip_file:
             Path(f"{self._skip_file}.{rank}").touch()
-        until = time.monotonic() + self._step_s
+        until = time.monotonic() + self._step_s * (SLOWER if os.path.exists(self._slow_file) else 1)
         while (left := until - time.monotonic()) > 0 and not os.path.exists(self._skip_file):
             time.sleep(min(left, 0.1))
         return super().batch(rank, step)
