@@ -272,7 +272,10 @@ TARGET static void NAME(backward)(const Program *p, const Step *s, const STORED 
     }
     case LINEAR: {
         static const int32_t only = 0;
-        NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
+        if (samples <= FEW_SAMPLES && !p->tokens && s->outputs >= LANES && s->inputs >= LANES)
+            NAME(outer_products)(g + s->weight, from, dy, s->outputs, s->inputs, samples, blocks);
+        else
+            NAME(convolve_weights)(g + s->weight, from, dy, &only, s->outputs, s->inputs, 1, 1, 1, blocks);
         if (s->has_gradient)
             NAME(linear)(dx, dy, x + s->weight, NULL, s->inputs, s->outputs, 1, s->inputs, blocks, 0);
         break;

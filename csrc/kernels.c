@@ -33,6 +33,8 @@ static const float near_erf[] = {1.1283791657266664f,   -0.3761262582392162f,   
 static const float log_erfc[] = {-0.00035369564961396094f, -1.1270401352562187f,    -0.6382255081970711f,   -0.10303751947488657f,
                                  0.021805392431258327f,    -0.0029396263369206492f, 0.00018557600376167696f};
 
+#define FEW_SAMPLES 32 /* samples, up to which the weights of a linear layer have their gradients by `outer_products` */
+
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 /* Return the widest extension of this processor that functions were compiled for: avx512, avx2 or plain. */

@@ -174,6 +174,67 @@ TARGET static void NAME(convolve_weights)(REAL *dw, const vec *x, const vec *dy,
                 WEIGHT_BLOCK(1, 1)
 }
 
+/* Exchange rows and columns of a square of LANES vectors: in each step, the halves of blocks of 2 h rows and columns that
+ * are not on the diagonal. */
+#undef STAYS_ABOVE
+#undef STAYS_BELOW
+#undef TURN
+#undef TURN_ALL
+#define STAYS_ABOVE(i, h) ((i) & (h) ? LANES + (i) - (h) : (i))
+#define STAYS_BELOW(i, h) ((i) & (h) ? LANES + (i) : (i) + (h))
+#define TURN(row, h)                                                                                                   \
+    EACH(k, LANES) if (!((k) & (h)))                                                                                   \
+    {                                                                                                                  \
+        const vec above = row[k], below = row[(k) + (h)];                                                              \
+        row[k] = __builtin_shufflevector(above, below, EVERY(STAYS_ABOVE, h));                                         \
+        row[(k) + (h)] = __builtin_shufflevector(above, below, EVERY(STAYS_BELOW, h));                                 \
+    }
+#if LANES == 16
+#define TURN_ALL(row) TURN(row, 8) TURN(row, 4) TURN(row, 2) TURN(row, 1)
+#elif LANES == 8
+#define TURN_ALL(row) TURN(row, 4) TURN(row, 2) TURN(row, 1)
+#else
+#define TURN_ALL(row) TURN(row, 2) TURN(row, 1)
+#endif
+
+/* dw[o + k, c...] += sum over samples of dy[o + k] x[c...], for `outs` outputs and as many inputs as a vector has lanes. */
+#undef SUM_OUTERS
+#define SUM_OUTERS(outs)                                                                                               \
+    {                                                                                                                  \
+        vec sum[outs];                                                                                                 \
+        EACH(k, outs) sum[k] = (vec){0};                                                                               \
+        for (long i = 0; i < count; i++)                                                                               \
+            EACH(k, outs) sum[k] += rate[(o + k) * blocks * LANES + i] * row[i];                                       \
+        EACH(k, outs)                                                                                                  \
+        {                                                                                                              \
+            vec before; /* at any address */                                                                           \
+            memcpy(&before, dw + (o + k) * inputs + c, sizeof before);                                                 \
+            before += sum[k];                                                                                          \
+            memcpy(dw + (o + k) * inputs + c, &before, sizeof before);                                                 \
+        }                                                                                                              \
+    }
+
+/* dw[o, c] += sum over samples of dy[o] x[c], as `convolve_weights` of one pixel: faster for few samples and many outputs,
+ * since inputs are in the lanes, so that no lanes are added up. inputs: as many as a vector has lanes, or more. */
+TARGET static void NAME(outer_products)(REAL *dw, const vec *x, const vec *dy, long outputs, long inputs, long samples,
+                                        long blocks)
+{
+    for (long b = 0; b < blocks; b++)
+        for (long next = 0, c; next < inputs; next = c + LANES) {
+            c = next + LANES <= inputs ? next : inputs - LANES; /* the last ones again, but as zeros */
+            const REAL *rate = (const REAL *)(dy + b);
+            const long count = samples - b * LANES < LANES ? samples - b * LANES : LANES;
+            vec row[LANES];
+            EACH(k, LANES) row[k] = c + k < next ? (vec){0} : x[(c + k) * blocks + b];
+            TURN_ALL(row)
+            long o = 0;
+            for (; o + 8 <= outputs; o += 8)
+                SUM_OUTERS(8)
+            for (; o < outputs; o++)
+                SUM_OUTERS(1)
+        }
+}
+
 #endif
 
 /* Add `term`, an expression of k, to sum for k from `first` by `step` below `count`: in four parts, as an addition waits

@@ -160,6 +160,19 @@ def test_batches_of_any_size_have_the_gradients_of_the_loop(batch_size: int) -> 
         assert_agree(problem_with(Small(), batch_size), 1e-4)
 
 
+@each_row("batch_size", [2, 8, 16, 17, 32, 33])
+@each_row("extension", ["", "avx2", "plain"])
+def test_wide_linear_layers_have_the_gradients_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch, batch_size: int, extension: str
+) -> None:
+    """Of few samples and of many, and of more inputs than fill vectors."""
+    if extension:
+        use_lesser_processor(monkeypatch, extension)
+    wide = [nn.Flatten(), nn.Linear(64, 43), nn.ReLU(), nn.Linear(43, 17), nn.Tanh(), nn.Linear(17, CLASSES)]
+    assert_agree(problem_with(nn.Sequential(*wide), batch_size, DOUBLE))
+    assert_agree(problem_with(nn.Sequential(*wide), batch_size), 1e-5)
+
+
 class Functions(nn.Module):
     """Activations and pooling by functions and methods, as people write them."""
 
