@@ -22,6 +22,8 @@ from dsgd.optim.optimizer import State
 from dsgd.streams import stream
 from dsgd.worker import Worker
 
+DRAWN = 32  # factors at once, for each node
+
 VectorMessage = tuple[Tensor, int]  # a vector, and the sender's step count when it was made
 
 
@@ -38,11 +40,13 @@ class Processor:
             raise ValueError("cluster.gradient_s must be a number in a simulation, got null")
         slowness = (cluster.slow_nodes or {}).get(node, 1.0)
         trace, law = cluster.replayed, cluster.jitter_law
-        self._jitter = None if law.cv == 0 else JitterDraws(law, stream("jitter", seed, node))
-        self._times = None if trace is None else replay(trace, node, nodes, seed, slowness)
         self.mean_s = mean_s * slowness
         if law.persistent:
             self.mean_s *= lognormal(stream("persistent_jitter", seed, node), law.persistent)
+        jitter = stream("jitter", seed, node)
+        self._phases = SlowPhases(law, jitter) if law.cv and law.memory_s else None
+        self._factors = jitter_factors(law, jitter) if law.cv else None
+        self._times = None if trace is None else replay(trace, node, nodes, seed, slowness)
         self._receive_overhead_s = cluster.receive_overhead_s
         stalls = [Stall.from_entry(entry) for entry in cluster.stalls]
         self._pauses = [
@@ -51,7 +55,7 @@ class Processor:
             if stall.node is None or stall.node == node
         ]
         self._failing = failing
-        self._steady = self._jitter is None and self._times is None and not self._pauses
+        self._steady = self._factors is None and self._times is None and not self._pauses
 
     def finish(self, start_s: float, vectors: int = 0) -> float:
         """Return the end of a gradient that begins at start_s, after `vectors` received vectors. Call in order of
@@ -79,47 +83,60 @@ class Processor:
         """Return the duration of the next gradient, without stalls."""
         if self._times is not None:
             return next(self._times)
-        return self.mean_s if self._jitter is None else self.mean_s * self._jitter.factor(start_s)
+        if self._phases is not None:
+            return self.mean_s * self._phases.factor(start_s)
+        return self.mean_s if self._factors is None else self.mean_s * next(self._factors)
+
+
+def jitter_factors(law: JitterLaw, rng: np.random.Generator) -> Iterator[float]:
+    """Draw the factors of one node's gradient times, by a law without a memory, without end.
+
+    A normal factor that is not above 0 is drawn again: one in 741 with the largest jitter. So the mean is 0.15 % above
+    1 and the deviation 0.7 % lower."""
+    while True:  # a call of NumPy takes longer than a draw; the numbers are those of single draws
+        if law.distribution == "gamma":
+            shape = law.cv**-2
+            factors = rng.gamma(shape, 1 / shape, DRAWN)
+        elif law.distribution == "normal":
+            factors = rng.normal(1.0, law.cv, DRAWN)
+            factors = factors[factors > 0]
+        else:
+            factors = rng.lognormal(*parameters_of(law.base_cv), DRAWN)
+            factors = factors if law.skew is None else 1 + (factors - 1) * law.cv / law.base_cv
+        yield from factors.tolist()
 
 
 @dataclass(eq=False)
-class JitterDraws:
-    """Draw the factors of one node's gradient times."""
+class SlowPhases:
+    """Draw log-normal factors of one node's gradient times, each correlated with the one before."""
 
     _law: JitterLaw
     _rng: np.random.Generator
-    _level: float | None = None  # of the normal that a log-normal with a memory is made of
+    _level: float | None = None  # of the normal that the factor is made of
     _start_s: float = 0.0  # of the gradient that has this level
 
     def factor(self, start_s: float) -> float:
-        """Draw the factor of a gradient that begins at this time. A normal factor that is not above 0 is drawn again:
-        one in 741 with the largest jitter. So the mean is 0.15 % above 1 and the deviation 0.7 % lower."""
-        law = self._law
-        if law.distribution == "gamma":
-            shape = law.cv**-2
-            return self._rng.gamma(shape, 1 / shape)
-        if law.distribution == "normal":
-            while (factor := self._rng.normal(1.0, law.cv)) <= 0:
-                pass
-            return factor
-        base = self._remembering(start_s) if law.memory_s else lognormal(self._rng, law.base_cv)
-        return base if law.skew is None else 1 + (base - 1) * law.cv / law.base_cv
-
-    def _remembering(self, start_s: float) -> float:
-        """Draw a log-normal factor that is correlated with the one before, the less the longer ago that was."""
-        level = self._rng.standard_normal()
+        """Draw the factor of a gradient that begins at this time: the longer after the one before, the less correlated
+        with it."""
+        law, level = self._law, self._rng.standard_normal()
         if self._level is not None:
-            kept = math.exp((self._start_s - start_s) / self._law.memory_s)
+            kept = math.exp((self._start_s - start_s) / law.memory_s)
             level = kept * self._level + math.sqrt(1 - kept**2) * level
         self._level, self._start_s = level, start_s
-        variance = math.log1p(self._law.base_cv**2)
-        return math.exp(math.sqrt(variance) * level - variance / 2)
+        mean, deviation = parameters_of(law.base_cv)
+        base = math.exp(deviation * level + mean)
+        return base if law.skew is None else 1 + (base - 1) * law.cv / law.base_cv
+
+
+def parameters_of(cv: float) -> tuple[float, float]:
+    """Return mean and deviation of the normal whose exponential has mean 1 and this standard deviation."""
+    variance = math.log1p(cv**2)
+    return -variance / 2, math.sqrt(variance)
 
 
 def lognormal(rng: np.random.Generator, cv: float) -> float:
     """Draw a log-normal number with mean 1 and this standard deviation."""
-    variance = math.log1p(cv**2)
-    return rng.lognormal(-variance / 2, math.sqrt(variance))
+    return rng.lognormal(*parameters_of(cv))
 
 
 def replay(trace: ComputeTrace, node: int, nodes: int, seed: int, slowness: float) -> Iterator[float]:
