@@ -25,13 +25,13 @@ MOST_MARKS = 1_000_000  # by time: each is an evaluation and a line of the recor
 class Budget:
     """Limits of the training; the first one reached ends it. Epochs and samples are of all workers, steps of each."""
 
-    epochs: Annotated[float | None, Key("{} epochs")] = None
-    samples: Annotated[int | None, Key("{} samples")] = None
-    steps: Annotated[int | None, Key("{} steps")] = None
-    time_s: Annotated[float | None, Key("{}")] = None  # of the training clock
+    epochs: Annotated[float | None, Key("{} epochs", "> 0 or null")] = None
+    samples: Annotated[int | None, Key("{} samples", "> 0 or null")] = None
+    steps: Annotated[int | None, Key("{} steps", "> 0 or null")] = None
+    time_s: Annotated[float | None, Key("{}", "> 0 or null")] = None  # of the training clock
 
     def __post_init__(self) -> None:
-        check_options(self, **dict.fromkeys(("epochs", "samples", "steps", "time_s"), "> 0 or null"))
+        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Declare configuration keys as fields of dataclasses, with words and limits, and check their values.
 
-    wan_latency_s: Annotated[float | None, Key("{} latency between islands", limits=SECONDS)] = None
+    wan_latency_s: Annotated[float | None, Key("{} latency between islands", "in [0, 1e9]")] = None
 
 conf/ has the default of a key and its effect; help, errors, units, captions and the reference page follow from the two
-lines. Rules that no `Limits` states are written as an error says them: `tau=">= 1"`, `beta="in [0, 1)"`.
+lines. Rules are written as an error says them: `>= 1`, `in [0, 1)`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,19 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Hold the smallest and the largest value of a key. rule: text for both in errors. form: format of a value."""
-
-    least: float
-    most: float
-    rule: str
-    form: str = ""
-
-
-@dataclass(frozen=True)
 class Key:
-    """Declare the words, the limits and the unit of a key.
+    """Declare the words, the rule and the unit of a key.
 
     caption: text for a value that is not the default; empty: no caption mentions the key. `{}` is the value in the
     key's unit; a format after a colon is one of format(), or a name of WRITTEN in dsgd/report/setting.py. Captions list
     the keys of a class in the order of its fields.
+    rule: demand of `check_options` on a value that is not null; empty: none.
     axis: name of the key on an axis; by default the last part of its name. of_node: the same for the entry of a node.
     unit: "%" for a share; other units follow from the end of the name, as dsgd/report/units.py reads it.
     entry: class of the key's entries, whose fields are keys below it."""
 
     caption: str = ""
-    limits: Limits | None = None
+    rule: str | Collection[Any] = ""
     axis: str = ""
     of_node: str = ""
     unit: str = ""
@@ -65,37 +56,35 @@ def mappings_in(cls: type) -> dict[str, Any]:
     }
 
 
-def check_limits(owner: Any) -> None:
-    """Raise ValueError, in one line, for the first option of a dataclass that is beyond its limits; null never is."""
-    for name, key in keys_of(type(owner)).items():
-        value, limits = getattr(owner, name), key.limits
-        if limits is not None and value is not None and not limits.least <= value <= limits.most:
-            raise ValueError(f"{name} must be {limits.rule}, got {value:{limits.form}}")
-
-
-_RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?(\S+)([\])])")
+_RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?([^\s\])]+)([\])]).*")
 
 
 def check_options(owner: object, **rules: str | Collection[Any]) -> None:
-    """Raise ValueError, in one line, for the first option of an object that does not follow its rule.
+    """Raise ValueError, in one line, for the first option of a dataclass that does not follow its rule: first for those
+    that its keys declare, then for these.
 
-    rules: {option: rule}, with `>= 0`, `> 0`, `in [0, 1)` or `in [1, tau = 4]`, followed by ` or null` if None is
-    allowed; or the option's choices. A number that is not finite follows no rule."""
+    rules: {option: rule}, with `>= 0`, `> 0`, `in [0, 1)` or `in [1, tau = 4]`, which a unit may follow, and
+    ` or null` if None is allowed; or the option's choices. A number that is not finite follows no rule but one that
+    ends at infinity, `in [1, inf]`."""
+    for name, key in keys_of(type(owner)).items():
+        if key.rule and getattr(owner, name) is not None:
+            _check(name, getattr(owner, name), key.rule)
     for name, rule in rules.items():
-        value: Any = getattr(owner, name)
-        if not isinstance(rule, str):
-            if value not in rule:
-                raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
-            continue
-        if rule.endswith(" or null") and getattr(owner, name) is None:
-            continue
-        limits = rule.removesuffix(" or null")
-        if span := _RANGE.fullmatch(limits):
-            opening, least, most, closing = span.groups()
-            follows = value <= float(most) if closing == "]" else value < float(most)
-        else:
-            opening, least = limits.split(" ")
-            follows = value < math.inf
-        follows = follows and (value >= float(least) if opening in ("[", ">=") else value > float(least))
-        if not follows:
-            raise ValueError(f"{name} must be {rule}, got {value}")
+        _check(name, getattr(owner, name), rule)
+
+
+def _check(name: str, value: Any, rule: str | Collection[Any]) -> None:
+    if not isinstance(rule, str):
+        if value not in rule:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, rule))}, got {value!r}")
+        return
+    if rule.endswith(" or null") and value is None:
+        return
+    if span := _RANGE.fullmatch(rule):
+        opening, least, most, closing = span.groups()
+        follows = value <= float(most) if closing == "]" else value < float(most)
+    else:
+        opening, least, *_ = rule.split(" ")
+        follows = value < math.inf
+    if not (follows and (value >= float(least) if opening in ("[", ">=") else value > float(least))):
+        raise ValueError(f"{name} must be {rule}, got {value}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, nextafter
+from math import inf
 from typing import Annotated, Any, TypeVar
 
 from dsgd.cluster.compute_trace import LONGEST_S, ComputeTrace, Congestion, JitterLaw, Stall
 from dsgd.cluster.failures import Failures
 from dsgd.cluster.link_matrix import LinkMatrix
 from dsgd.cluster.nccl import Nccl
-from dsgd.keys import Key, Limits, check_limits, check_options
+from dsgd.keys import Key, check_options
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
@@ -20,16 +20,11 @@ COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", "star")
 MOST_BYTES = 1e15  # of a vector
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
 SLOWNESS = "gradient time of node {}, times the others'"
-ABOVE_0, BELOW_1 = nextafter(0.0, 1.0), nextafter(1.0, 0.0)
-SECONDS = Limits(0, LONGEST_S, f"in [0, {LONGEST_S:g}]")
-BANDWIDTH = Limits(1, inf, ">= 1 bit/s")
-SHARE = Limits(ABOVE_0, 1, "> 0 and <= 1")
-WINDOW = Limits(1500, MOST_BYTES, f"in [1500, {MOST_BYTES:g}], a packet or more", "g")
-PART = Limits(64, MOST_BYTES, f"in [64, {MOST_BYTES:g}]", "g")
-MESSAGE = Limits(ABOVE_0, MOST_BYTES, f"in (0, {MOST_BYTES:g}]")
-FEW = Limits(1, 1024, "in [1, 1024]")
-ISLANDS = Limits(1, inf, ">= 1")
-PROBABILITY = Limits(0, BELOW_1, ">= 0 and < 1")
+SECONDS = f"in [0, {LONGEST_S:g}]"
+BANDWIDTH = "in [1, inf] bit/s"
+WINDOW = f"in [1500, {MOST_BYTES:g}], a packet or more"
+PART = f"in [64, {MOST_BYTES:g}]"
+FEW = "in [1, 1024]"
 
 T = TypeVar("T")
 
@@ -49,27 +44,27 @@ class Cluster:
 
     conf/cluster/gigabit.yaml describes each key. None, there null, leaves it to another key or to the run."""
 
-    gradient_s: Annotated[float | None, Key(axis="time of a gradient", limits=SECONDS)]
+    gradient_s: Annotated[float | None, Key(axis="time of a gradient", rule=SECONDS)]
     bandwidth: Annotated[float, Key("{}", BANDWIDTH)]
     latency_s: Annotated[float, Key("{} latency", SECONDS)]
     receive_bandwidth: Annotated[float | None, Key("{} received", BANDWIDTH)] = None
-    protocol_efficiency: Annotated[float, Key("{} of it payload", SHARE, unit="%")] = 1.0
+    protocol_efficiency: Annotated[float, Key("{} of it payload", "in (0, 1]", unit="%")] = 1.0
     window_bytes: Annotated[float | None, Key("windows of {}", WINDOW)] = None
     initial_window_bytes: Annotated[float | None, Key("from {} on", WINDOW)] = None
     connection_bandwidth: Annotated[float | None, Key("{} a connection", BANDWIDTH)] = None
     streams: Annotated[int, Key("{} connections a pair", FEW)] = 1
     links: Annotated[Mapping[str, Any] | None, Key("regions {:regions}")] = None
-    message_bytes: Annotated[float | None, Key(axis="message size", limits=MESSAGE)] = None
+    message_bytes: Annotated[float | None, Key(axis="message size", rule=f"in (0, {MOST_BYTES:g}]")] = None
     server_bandwidth: Annotated[float | None, Key("servers {}", BANDWIDTH)] = None
     servers_colocated: Annotated[bool, Key("servers on workers' ports")] = False
     node_bandwidth: Annotated[Mapping[int, float] | None, Key("nodes {}")] = None
-    islands: Annotated[int, Key("{} islands", ISLANDS)] = 1
+    islands: Annotated[int, Key("{} islands", ">= 1")] = 1
     wan_bandwidth: Annotated[float | None, Key("{} between islands", BANDWIDTH)] = None
     wan_latency_s: Annotated[float | None, Key("{} latency between islands", SECONDS)] = None
     nccl: Annotated[Mapping[str, Any] | None, Key("NCCL: {:entries}")] = None
     receive_overhead_s: Annotated[float, Key("{} for each received vector", SECONDS)] = 0.0
     chunks_per_message: Annotated[int, Key("{} chunks a message", FEW)] = 1
-    collective: Annotated[str, Key("all-reduce {}")] = "best"
+    collective: Annotated[str, Key("all-reduce {}", COLLECTIVES)] = "best"
     collective_messages: Annotated[bool, Key("simulated message by message")] = False
     slice_bytes: Annotated[float | None, Key("slices of {}", PART)] = None
     chunk_bytes: Annotated[float | None, Key("loops over chunks of {}", PART)] = None
@@ -86,8 +81,8 @@ class Cluster:
     stalls: Annotated[list[Mapping[str, Any]], Key("stalls: {:entries}")] = field(default_factory=list)
     failures: Annotated[Mapping[str, Any] | None, Key("failures: {:entries}", entry=Failures)] = None
     congestion: Annotated[list[Mapping[str, Any]], Key("congestion: {:entries}")] = field(default_factory=list)
-    loss: Annotated[float, Key("{} of messages lost", PROBABILITY, axis="messages lost", unit="%")] = 0.0
-    retransmit_s: Annotated[float, Key(limits=SECONDS)] = 0.2
+    loss: Annotated[float, Key("{} of messages lost", "in [0, 1)", axis="messages lost", unit="%")] = 0.0
+    retransmit_s: Annotated[float, Key(rule=SECONDS)] = 0.2
     gradient_of: str | None = None
     time_model: str | None = None
 
@@ -97,7 +92,7 @@ class Cluster:
     of_nccl = _read_once("nccl", Nccl.from_entry)  # how it is set up
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        check_options(self)
         _ = self.jitter_law
         if self.replayed is not None:
             replaced = {"gradient_s": self.gradient_s, "jitter": self.jitter or None}
@@ -110,7 +105,6 @@ class Cluster:
             for node, value in (getattr(self, name) or {}).items():
                 if not least <= value <= most:
                     raise ValueError(f"{name} must give {what} in [{least:g}, {most:g}], got {value} for node {node}")
-        check_options(self, collective=COLLECTIVES)
         if self.wan_latency_s is not None and self.wan_latency_s < self.latency_s:
             raise ValueError(f"wan_latency_s must be >= latency_s ({self.latency_s:g}), got {self.wan_latency_s}")
         if self.links is not None and self.islands != 1:

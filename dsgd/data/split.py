@@ -47,11 +47,11 @@ S = TypeVar("S")
 class Validation:
     """The options of it, which data sets with a training and a test set have in common."""
 
-    validation: Annotated[float, Key("{} of the training samples held out", unit="%")] = 0.0
+    validation: Annotated[float, Key("{} of the training samples held out", "in [0, 1)", unit="%")] = 0.0
     evaluate: str = "test"
 
     def __post_init__(self) -> None:
-        check_options(self, validation="in [0, 1)", evaluate=EVALUATED)
+        check_options(self, evaluate=EVALUATED)
         if self.evaluate == "validation" and not self.validation:
             raise ValueError("evaluate must be test with data.validation=0, got validation")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e30  # of a rate: products of it with others are still floats of 32 bits
 RATES = f"in [0, {LARGEST:g}]"
-RATE, DECAY = Key("lr {:g}", axis="learning rate"), Key("weight decay {:g}")
+RATE, DECAY = Key("lr {:g}", RATES, axis="learning rate"), Key("weight decay {:g}", RATES)
 
 
 @dataclass(slots=True)
@@ -81,13 +81,13 @@ class SGD:
     """SGD with momentum; weight decay is part of the gradient."""
 
     lr: Annotated[float, RATE] = 0.1
-    momentum: Annotated[float, Key("momentum {:g}")] = 0.0
+    momentum: Annotated[float, Key("momentum {:g}", "in [0, 1)")] = 0.0
     nesterov: Annotated[bool, Key("Nesterov")] = False
     weight_decay: Annotated[float, DECAY] = 0.0  # added to the gradient where it is taken
     decay_norm_and_bias: Annotated[bool, Key("none of norms and biases")] = True
 
     def __post_init__(self) -> None:
-        check_options(self, lr=RATES, weight_decay=RATES, momentum="in [0, 1)")
+        check_options(self)
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov must be false when optimizer.momentum is 0, got true")
 
@@ -126,14 +126,13 @@ class AdamW:
 
     lr: Annotated[float, RATE] = 1e-3
     betas: Annotated[list[float], Key("betas {}")] = field(default_factory=lambda: [0.9, 0.999])
-    eps: Annotated[float, Key("eps {:g}")] = 1e-8
+    eps: Annotated[float, Key("eps {:g}", f"in (0, {LARGEST:g}]")] = 1e-8
     weight_decay: Annotated[float, DECAY] = 0.01
 
     def __post_init__(self) -> None:
-        check_options(self, lr=RATES, weight_decay=RATES)
+        check_options(self)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas}")
-        check_options(self, eps=f"in (0, {LARGEST:g}]")
 
     @property
     def momentum(self) -> float:

@@ -133,13 +133,13 @@ cluster=islands cluster.congestion=[{every_s: 9, duration_s: 1, factor: 0.5}] ->
 cluster.congestion=[{start_s: 9, duration_s: 1, factor: 0.5}] -> cluster.congestion must be [] without islands
 cluster.congestion=[{start_s: 9, factor: 0.5}] -> cluster.congestion must be {start_s, duration_s, factor} or
 cluster.congestion=[{every_s: 9, duration_s: 1, factor: 0}] -> cluster.congestion: factor must be in [0.001, 1], got 0
-cluster.loss=1 -> cluster.loss must be >= 0 and < 1, got 1
+cluster.loss=1 -> cluster.loss must be in [0, 1), got 1
 cluster.loss=0.1 -> cluster.collective_messages must be true with loss
 cluster=islands nodes=5 -> cluster.islands must divide the number of nodes (nodes=5), got 2
 cluster=islands cluster.wan_latency_s=0 -> cluster.wan_latency_s must be >= latency_s (5e-05), got 0
 cluster=islands cluster.collective=tree -> cluster.collective must be one of best, ring, hierarchical ... 'tree'
 cluster.window_bytes=100 -> cluster.window_bytes must be in [1500, 1e+15], a packet or more, got 100
-cluster.protocol_efficiency=1.1 -> cluster.protocol_efficiency must be > 0 and <= 1, got 1.1
+cluster.protocol_efficiency=1.1 -> cluster.protocol_efficiency must be in (0, 1], got 1.1
 cluster.links=LINKS cluster.collective=tree -> cluster.collective must be one of best, ring with links
 cluster.links=LINKS nodes=5 -> cluster.links.nodes must be given where 2 regions
 cluster.links=LINKS cluster.links.bandwidth=[[null, 9], [9]] -> cluster.links.bandwidth must be 2 rows of 2 ... from
