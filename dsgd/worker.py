@@ -339,14 +339,12 @@ class Algorithm:
 
     @property
     def needs_layout(self) -> bool:
-        """Return whether `check_layout` needs the model, which must then be built before anything is written."""
+        """Return whether `check_layout` may raise: then the model is built before anything is written."""
         return False
 
-    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
-        """Raise ValueError, before any work, for options that do not fit the model's parameters, of these shapes."""
-
-    def layout_warning(self, layout: Sequence[tuple[int, ...]]) -> str | None:
-        """Return one line about options that hardly fit parameters of these shapes; None: they fit."""
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> str | None:
+        """Return one line about options that hardly fit the model's parameters, of these shapes; None: they fit. Raise
+        ValueError, before any work, for options that do not."""
         return None
 
     def warning(self, nodes: int, momentum: float) -> str | None:

@@ -125,7 +125,7 @@ class DiLoCo(Algorithm):
         most = f"with algo.beta={self.beta:g}{late} at most {limit:g} is stable"
         return f"algo.olr={self.olr:g} is too much where rounds are long: {most}"
 
-    def layout_warning(self, layout: Sequence[tuple[int, ...]]) -> str | None:
+    def check_layout(self, layout: Sequence[tuple[int, ...]]) -> str | None:
         d = sum(prod(shape) for shape in layout)
         if self.code != "sparse" or self.kept == self.chunk or d >= self.chunk:
             return None

@@ -287,6 +287,14 @@ class Cluster:
             if not 0 <= node < nodes:
                 raise ValueError(f"{key} must name nodes in 0..{nodes - 1} (nodes={nodes}), got {node}")
 
+    @property
+    def warning(self) -> str | None:
+        """Return one line about allowed options that are probably a mistake, or None."""
+        if self.islands == 1 or not self.wan_bandwidth or self.wan_latency_s is not None:
+            return None
+        line = f"cluster.wan_latency_s=null with cluster.wan_bandwidth={self.wan_bandwidth:g}: messages between islands"
+        return f"{line} take cluster.latency_s={self.latency_s:g}, as those within do"
+
     def region(self, node: int, nodes: int) -> int:
         """Return the island or region of a node; parameter servers, and the centre of a star, are in the first."""
         if node >= nodes:

@@ -68,9 +68,8 @@ def plan_run(values: dict[str, Any], overrides: Sequence[str]) -> Plan:
     if warning := experiment.algo.warning(experiment.nodes, experiment.optimizer.momentum):
         why += f"\nwarning: {warning}"
     cluster = experiment.cluster
-    if engine == "sim" and cluster.islands > 1 and cluster.wan_bandwidth and cluster.wan_latency_s is None:
-        why += f"\nwarning: cluster.wan_latency_s=null with cluster.wan_bandwidth={cluster.wan_bandwidth:g}: messages "
-        why += f"between islands take cluster.latency_s={cluster.latency_s:g}, as those within do"
+    if engine == "sim" and cluster.warning:
+        why += f"\nwarning: {cluster.warning}"
     if checkpoint is not None and not math.isnan(samples := number(checkpoint.header.get("samples"))):
         epoch = samples / experiment.epoch_samples
         why += f"\nresumes after step {experiment.steps_in(int(samples))}, in epoch {epoch:.1f}"

@@ -199,7 +199,7 @@ class SimulatedTraining:
                 raise ConfigError(text) from error
         elif plan.why or chosen.instead:
             foreign = foreign_time(plan.config) if plan.config.experiment.cluster.gradient_of else None
-            hardly_fits = experiment.algo.layout_warning(problem.layout)
+            hardly_fits = experiment.algo.check_layout(problem.layout)
             lines = filter(None, (threads.why, chosen.why, foreign, hardly_fits and f"warning: {hardly_fits}"))
             print(*map(lines_for_terminal, lines), sep="\n", file=sys.stderr)
         device = chosen.evaluator.device.type

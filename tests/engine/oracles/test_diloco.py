@@ -64,11 +64,11 @@ def test_an_outer_rate_above_the_limit_is_a_warning() -> None:
 
 def test_a_model_that_is_smaller_than_a_chunk_gets_a_warning() -> None:
     sparse = DiLoCo(code="sparse")
-    assert sparse.layout_warning([(16, 10), (20,)]) == (
+    assert sparse.check_layout([(16, 10), (20,)]) == (
         "algo.kept=64 sends 0.356 of the entries, not 0.0156: "
         "algo.chunk=4096 is more than the 180 parameters of this model"
     )
-    assert "sends 1 of" in str(sparse.layout_warning([(8,)]))
-    assert sparse.layout_warning([(64, 64)]) is None
-    assert DiLoCo(code="sparse", kept=4096, bits=32).layout_warning([(8,)]) is None
-    assert DiLoCo().layout_warning([(8,)]) is None
+    assert "sends 1 of" in str(sparse.check_layout([(8,)]))
+    assert sparse.check_layout([(64, 64)]) is None
+    assert DiLoCo(code="sparse", kept=4096, bits=32).check_layout([(8,)]) is None
+    assert DiLoCo().check_layout([(8,)]) is None
