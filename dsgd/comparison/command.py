@@ -3,42 +3,27 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from dsgd.cli.arguments import check_quotes, command_parser, key_of, open_mappings
-from dsgd.cli.compose import ConfigTree, options_of
-from dsgd.cli.folders import check_file, check_writable, folder_lock
+from dsgd.cli.arguments import command_parser
+from dsgd.cli.folders import check_file, folder_lock
 from dsgd.cli.own_script import show_use
 from dsgd.cli.plot import CAPTION_HELP, LOG_HELP, log_axes
 from dsgd.cli.tally import Tally
-from dsgd.comparison.crossing_runs import check_crossing, check_engine, check_target, find_crossing
-from dsgd.comparison.entries import Composer, Entry
+from dsgd.comparison.crossing_runs import find_crossing
+from dsgd.comparison.entries import Entry
 from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.preparation import Prepared, prepare
 from dsgd.comparison.rounds import LocalRunner, Runner, SlurmRunner, Usage, command_status
 from dsgd.comparison.stages import ComparisonResult, Search, cells, contenders_of, measure, measure_cell, tune
-from dsgd.comparison.tuning import middle, open_edges, working_range
+from dsgd.comparison.tuning import open_edges, working_range
 from dsgd.data.own_sets import sharing
 from dsgd.host.signals import Interruption
-from dsgd.record.lock import COMMAND_LOCK
-from dsgd.record.safe_files import json_object, read_bounded, write_atomically
 from dsgd.record.safe_text import counted
 from dsgd.report.look import WIDTHS, Look
-from dsgd.report.units import without_units
-from dsgd.runner.plan import KnownModels, check_with_torch, plan_run
-from dsgd.runner.values import ConfigError, build, ends_are_errors, key_prefix, shown
-
-SETTING, SETTING_BYTES = "comparison.json", 2**20
-# of the options, for the same comparison
-FREE_TO_CHANGE = (
-    "seeds", "whatif", "crossing", "bracket", "node_hour", "egress_gb", "verdict", "on", "tune_values",
-)  # fmt: skip
 
 EXAMPLES = """\
     dsgd-compare algo=sync,gossip,easgd nodes=8,16 data=shapes model=resnet8 target.accuracy=0.9
@@ -60,16 +45,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         if typed.script is not None:
             check_file(Path(typed.script), "--script")
         look = Look(typed.width, log=log_axes(typed.log), captions=not typed.no_caption)
-        with (
-            sharing({}),  # the data of a user's function are loaded, and their cost reported, once
-            compare(typed.overrides, Path(typed.folder), interruption, typed.config_dir) as result,
-        ):
-            from dsgd.comparison.comparison_result import report, winner  # draws: not before there is a result
+        prepared = prepare(typed.overrides, typed.config_dir)
+        with sharing({}):  # the data of a user's function are loaded, and their cost reported, once
+            if prepared.options.ladder is not None:
+                _climb(typed, prepared, look, interruption)
+                return
+            with run_comparison(prepared, Path(typed.folder), interruption) as result:
+                from dsgd.comparison.comparison_result import report, winner  # draws: not before there is a result
 
-            report(result, look, typed.html)
-            show_use(winner(result), typed.script)
+                report(result, look, typed.html)
+                show_use(winner(result), typed.script)
 
     return command_status("dsgd-compare", work)
+
+
+def _climb(typed: argparse.Namespace, prepared: Prepared, look: Look, interruption: Interruption) -> None:
+    """Compare on every rung of a ladder, and report."""
+    from dsgd.comparison.ladder import climb
+
+    for option in ("html", "script"):
+        if getattr(typed, option) is not None:
+            raise ValueError(f"--{option} must not be given with compare.ladder, got {getattr(typed, option)}")
+    with climb(typed.overrides, prepared, Path(typed.folder), interruption) as ladder:
+        from dsgd.comparison.ladder_report import report_ladder  # draws: not before there is a result
+
+        report_ladder(ladder, look)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,31 +107,26 @@ def compare(
     comparison among several of a command, for the progress bar.
 
     Raises ValueError, one line, before anything is written; Unfinished; KeyboardInterrupt."""
-    check_quotes(overrides)
-    settings, contender_overrides = [], []
-    for text in open_mappings(overrides):
-        (settings if key_of(text).partition(".")[0] in ("compare", "slurm") else contender_overrides).append(text)
-    config_dir = str(Path(config_dir).resolve()) if config_dir else None
-    options = compare_options([word for word in settings if not _is_of_slurm(word)], config_dir)
-    of_slurm = [word for word in settings if _is_of_slurm(word)]
-    on_slurm = options.on == "slurm"
-    if of_slurm and not on_slurm:
-        raise ConfigError(f"{of_slurm[0].partition('=')[0]} needs compare.on=slurm, got compare.on={options.on}")
+    with run_comparison(prepare(overrides, config_dir), folder, interruption, at_once, part) as result:
+        yield result
 
-    composer = Composer(ConfigTree(config_dir), options)
-    entries = composer.entries(contender_overrides)
-    with ends_are_errors():
-        _check(entries, composer, options)
+
+@contextmanager
+def run_comparison(
+    prepared: Prepared, folder: Path, interruption: Interruption, at_once: int | None = None, part: str = ""
+) -> Iterator[ComparisonResult]:
+    """Tune and measure the contenders of a comparison that was prepared, as `compare`."""
+    options, composer, entries = prepared.options, prepared.composer, prepared.entries
     tally = Tally(part)
     runner: Runner = (
-        SlurmRunner(folder, config_dir, of_slurm)
-        if on_slurm
-        else LocalRunner(folder, config_dir, interruption, tally, at_once)
+        SlurmRunner(folder, prepared.config_dir, prepared.of_slurm)
+        if options.on == "slurm"
+        else LocalRunner(folder, prepared.config_dir, interruption, tally, at_once)
     )
     interruption.check()
-    _check_folder(folder, contender_overrides, options)
+    prepared.check_folder(folder)
     with folder_lock(folder, "--folder"):
-        _claim(folder, contender_overrides, options)
+        prepared.claim(folder)
         print(_beginning(entries, options, folder), file=sys.stderr)
         conditions, each = cells(options.whatif), len(entries) * options.seeds
         try:
@@ -148,85 +143,6 @@ def compare(
         finally:
             tally.close()
         yield ComparisonResult(folder, options, searches, contenders_of(searches, runs), others, overtaking)
-
-
-def compare_options(overrides: Sequence[str], config_dir: str | None = None) -> CompareOptions:
-    """Build the options of a comparison from `compare.KEY=VALUE`. Raises ConfigError."""
-    values = options_of(CompareOptions, "compare", overrides, config_dir, "compare")
-    if values["crossing"] is not None:  # whose unit the bracket has
-        with key_prefix(None):
-            values["bracket"] = without_units(values["bracket"], str(values["crossing"]))
-    return build(CompareOptions, values, "compare")
-
-
-def _is_of_slurm(word: str) -> bool:
-    return word.lstrip("+").startswith("slurm")
-
-
-def _check(entries: Sequence[Entry], composer: Composer, options: CompareOptions) -> None:
-    """Check one run of every kind, before the first one begins. Raises ConfigError."""
-    models: KnownModels = []
-    composer.check_conditions(entries, list(options.whatif or {}))
-    if options.verdict != "time":
-        check_target(f"compare.verdict={options.verdict}", entries)
-    others = [{}, *cells(options.whatif)]
-    if (bracket := options.search) is not None:
-        check_crossing(entries)
-        composer.check_conditions(entries, [bracket.key], "compare.crossing")
-        others += [{bracket.key: value} for value in (bracket.low, bracket.high)]
-    for entry in entries:
-        values = middle(entry.axes)
-        jobs = [composer.measuring(entry, values, *composer.conditions(cell))[0] for cell in others]
-        if entry.axes:
-            jobs += composer.tuning(entry, [values], None)[values][:1]
-        for job in jobs:
-            plan = plan_run(job.values, job.overrides)
-            if bracket is not None:
-                check_engine(bracket, plan.engine)
-            check_with_torch(plan, options.on == "here", models)
-
-
-def _check_folder(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
-    """Raise ConfigError if a folder holds anything but this comparison, or cannot be written."""
-    path, setting = folder / SETTING, _setting(overrides, options)
-    if path.is_file():
-        if read_bounded(path, SETTING_BYTES) != _as_text(setting).encode():
-            raise ConfigError(f"--folder must be of this comparison or new, got {folder} of {_other(path, setting)}")
-        check_writable(folder, "--folder")
-        return
-    names = os.listdir(folder) if folder.is_dir() else ["file"] if folder.exists() else []
-    if set(names) - {COMMAND_LOCK}:  # which another command takes, or a killed one has left
-        raise ConfigError(f"--folder must be of this comparison or new, got {folder}, which holds something else")
-    check_writable(folder, "--folder")
-
-
-def _claim(folder: Path, overrides: Sequence[str], options: CompareOptions) -> None:
-    """Note in a folder, which this command has locked, which comparison it holds. Raises ConfigError."""
-    _check_folder(folder, overrides, options)  # another command may have been there since
-    if not (folder / SETTING).is_file():
-        write_atomically(folder / SETTING, _as_text(_setting(overrides, options)).encode())
-
-
-def _setting(overrides: Sequence[str], options: CompareOptions) -> dict[str, Any]:
-    """Return the settings that identify a comparison."""
-    kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
-    return {"overrides": sorted(overrides), "compare": kept}
-
-
-def _as_text(setting: Mapping[str, Any]) -> str:
-    return json.dumps(setting, indent=1, sort_keys=True) + "\n"
-
-
-def _other(path: Path, setting: Mapping[str, Any]) -> str:
-    """Return the difference of another comparison in the folder from this one."""
-    try:
-        before = json_object(read_bounded(path, SETTING_BYTES)) or {}
-        differences = [text for text in before["overrides"] if text not in setting["overrides"]]
-        options = {key: value for key, value in before["compare"].items() if value != setting["compare"].get(key)}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path} is not of a comparison: {error!r}") from error
-    differences += [f"compare.{key}={shown(value)}" for key, value in options.items()]
-    return f"another one, with {' '.join(differences)}" if differences else "another one, with fewer overrides"
 
 
 def _beginning(entries: Sequence[Entry], options: CompareOptions, folder: Path) -> str:

@@ -15,6 +15,7 @@ ON = ("here", "slurm")
 VERDICTS = ("time", "cost", "front")
 MOST_VARIED = 2  # keys of a map
 RATES: Mapping[str, Any] = {"optimizer.lr": [0.05, 0.8]}  # the tuned keys by default
+RUNGS = 4  # of a ladder: a law of three numbers, and one to forecast
 CLOSE = 1.05  # a bisection ends between two values that differ by no more than this factor
 DIGITS = 4  # of the values that it tries, so that they can be typed
 
@@ -63,6 +64,7 @@ class CompareOptions:
     whatif: Mapping[str, Any] | None = None
     crossing: str | None = None
     bracket: list[Any] | None = None
+    ladder: Mapping[str, Any] | None = None
     node_hour: float | None = None
     egress_gb: float | None = None
     verdict: str = "time"
@@ -74,6 +76,7 @@ class CompareOptions:
         if self.verdict != "time" and self.prices is None:
             raise ValueError(f"verdict={self.verdict} needs compare.node_hour or compare.egress_gb, got neither")
         self._check_bracket()
+        self._check_ladder()
         check_options(self, on=ON)
         for contender in self.contenders or []:
             if not isinstance(contender, Mapping) or not contender:
@@ -118,6 +121,20 @@ class CompareOptions:
                 f"bracket must be [lowest, highest] of {self.crossing}, got {'null' if ends is None else ends}"
             )
         Bracket(self.crossing, *ends)
+
+    def _check_ladder(self) -> None:
+        for key, sizes in (self.ladder or {}).items():
+            first, given = next(iter((self.ladder or {}).items()))
+            numbers = isinstance(sizes, list) and all(_is_number(size) for size in sizes)
+            if not numbers or len(sizes) < RUNGS or sorted({*sizes}) != sizes:
+                raise ValueError(f"ladder.{key} must be {RUNGS} ascending numbers or more, got {sizes!r}")
+            if len(sizes) != len(given):
+                raise ValueError(f"ladder.{key} must have {len(given)} sizes, as ladder.{first}, got {sizes!r}")
+        for name in ("whatif", "crossing"):
+            if self.ladder is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name} must be null with compare.ladder, got {getattr(self, name)}")
+        if self.ladder is not None and (not self.ladder or self.seeds < 2):
+            raise ValueError(f"ladder needs a key and compare.seeds >= 2, got {self.ladder} and {self.seeds}")
 
     def axes(self) -> list[Axis]:
         """Return the keys to tune. Raises ValueError."""

@@ -129,3 +129,29 @@ def _ratio(score: float, other: float) -> float:
     if score > 0 and other > 0:
         return score / other
     return math.inf if score > other else 0.0  # a target reached at once, or a loss of 0: only the order is known
+
+
+def t_quantile(probability: float, degrees: int) -> float:
+    """Return the quantile of Student's t, by bisection. probability: in [0.5, 1). degrees: of freedom, >= 1."""
+    if not 0.5 <= probability < 1 or degrees < 1:
+        raise ValueError(f"probability must be in [0.5, 1) and degrees >= 1, got {probability} and {degrees}")
+    low, high = 0.0, 1.0
+    while t_cumulative(high, degrees) < probability:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_cumulative(middle, degrees) < probability else (low, middle)
+    return high
+
+
+def t_cumulative(t: float, degrees: int) -> float:
+    """Return the probability that Student's t is at most t >= 0 (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(degrees))
+    sine, cosine2 = math.sin(angle), math.cos(angle) ** 2
+    odd = degrees % 2
+    term = total = math.cos(angle) if odd else 1.0
+    for k in range(1, (degrees - 1) // 2 if odd else degrees // 2):
+        term *= cosine2 * (2 * k / (2 * k + 1) if odd else (2 * k - 1) / (2 * k))
+        total += term
+    inside = 2 / math.pi * (angle + (sine * total if degrees > 1 else 0)) if odd else sine * total
+    return 0.5 + inside / 2

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli import plot
-from dsgd.comparison.command import compare_options
 from dsgd.comparison.entries import Composer
+from dsgd.comparison.preparation import compare_options
 from dsgd.comparison.tuning import middle
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dsgd.cli.compose import ConfigTree
-from dsgd.comparison.command import compare_options, main, parser
+from dsgd.comparison.command import main, parser
 from dsgd.comparison.entries import Composer
+from dsgd.comparison.preparation import compare_options
 from dsgd.record.reader import Run, find_runs
 from tests.support.command import shell, start, wait_until
 

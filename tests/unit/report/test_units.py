@@ -9,7 +9,7 @@ import pytest
 
 from dsgd.cli.compose import composed
 from dsgd.cli.sweep import site_of
-from dsgd.comparison.command import compare_options
+from dsgd.comparison.preparation import compare_options
 from dsgd.report.units import number_in, unit_of, without_units
 from dsgd.runner.configuration import configure
 from dsgd.runner.values import ConfigError

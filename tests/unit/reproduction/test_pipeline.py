@@ -10,9 +10,9 @@ from statistics import fmean
 
 import pytest
 
-from dsgd.report.interval import Estimate
+from dsgd.report.interval import Estimate, t_quantile
 from studies.evidence.contrast import Contrast
-from studies.evidence.paired_t import confidence_of, difference, ratio, replicates_wanted, t_quantile
+from studies.evidence.paired_t import confidence_of, difference, ratio, replicates_wanted
 from studies.evidence.pipeline import (
     Candidate,
     Measurement,

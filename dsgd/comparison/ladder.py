@@ -1,0 +1,228 @@
+"""Climb a ladder: compare the contenders on sizes that grow, forecast the largest before it is run, and show the miss.
+
+Each rung is a comparison of its own, in a folder of its own: tuned, and measured on the same seeds. The rates of a rung
+begin around the best ones of the rung before. The forecast is written when all rungs but the largest are measured, and
+is never written again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from dsgd.cli.arguments import key_of, open_mappings
+from dsgd.cli.folders import folder_lock
+from dsgd.comparison.command import run_comparison
+from dsgd.comparison.contenders import Contender, aim_text, score
+from dsgd.comparison.entries import literal
+from dsgd.comparison.options import RATES
+from dsgd.comparison.preparation import Prepared, prepare
+from dsgd.comparison.scaling_law import Law, fit_law, mean_of
+from dsgd.host.signals import Interruption
+from dsgd.record.safe_files import write_atomically
+from dsgd.report.fields import aim_of
+from dsgd.report.interval import Estimate
+from dsgd.runner.values import ConfigError
+
+FORECAST, LADDER = "forecast.json", "ladder"
+OWN, NO_LADDER = ("compare.ladder", "compare.tune"), "compare.ladder=null"
+BEYOND = 10  # times the largest size that the law is extrapolated to
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Hold one size of a ladder. settings: {key: size}, the first key's size names the rung."""
+
+    settings: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """Return `width=16`."""
+        key, size = next(iter(self.settings.items()))
+        return f"{key.rpartition('.')[2]}={size:g}"
+
+    @property
+    def size(self) -> float:
+        """Return the size that laws depend on."""
+        return next(iter(self.settings.values()))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Hold what was measured of one contender, or the ratio of two.
+
+    label: name of the contender, or `sync over gossip`. by_rung: scores of the seeds, seconds or losses, infinite for a
+    target that was missed; for a ratio the first contender's over the second's, paired by the seed."""
+
+    label: str
+    by_rung: Sequence[Sequence[float]]
+
+    def law(self, sizes: Sequence[float]) -> Law | None:
+        """Return the law of the first rungs, one for each size; None if a seed missed the target there."""
+        values = self.by_rung[: len(sizes)]
+        return fit_law(sizes, values) if all(math.isfinite(value) for seeds in values for value in seeds) else None
+
+    def mean(self, rung: int) -> Estimate:
+        """Return the mean over seeds on a rung; infinite or NaN if seeds missed the target."""
+        values = self.by_rung[rung]
+        known = all(math.isfinite(value) and value > 0 for value in values)
+        return mean_of(values) if known else Estimate(math.nan, math.nan, math.nan, len(values))
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Hold a ladder that was climbed. contenders: of each rung, in the same order."""
+
+    folder: Path
+    rungs: Sequence[Rung]
+    contenders: Sequence[Sequence[Contender]]
+
+    @property
+    def sizes(self) -> list[float]:
+        """Return the size of each rung."""
+        return [rung.size for rung in self.rungs]
+
+    @property
+    def measure(self) -> str:
+        """Return what was measured: `time to a test accuracy of 0.9`, `the loss at the end`."""
+        aim = aim_of(self.contenders[-1][0].runs[0])
+        return aim_text(aim) if aim is None else f"time to {aim_text(aim)}"
+
+    @property
+    def scores(self) -> list[Scores]:
+        """Return the scores of each contender."""
+        return scores_of(self.contenders)
+
+    @property
+    def ratios(self) -> list[Scores]:
+        """Return the ratios of each two contenders."""
+        return ratios_of(self.scores)
+
+
+def rungs_of(ladder: Mapping[str, Sequence[float]]) -> list[Rung]:
+    """Return the rungs of `compare.ladder`, the smallest first."""
+    return [Rung(dict(zip(ladder, sizes, strict=True))) for sizes in zip(*ladder.values(), strict=True)]
+
+
+@contextmanager
+def climb(overrides: Sequence[str], whole: Prepared, folder: Path, interruption: Interruption) -> Iterator[Ladder]:
+    """Compare on every rung, as far as runs are missing, and write the forecast before the largest is run. The folder
+    is locked until the block ends.
+
+    overrides: the command line that was prepared as `whole`. Raises as `compare`, and ConfigError, before any run, if a
+    rung cannot be compared, and if the folder's forecast is of other runs."""
+    ladder, axes = whole.options.ladder or {}, RATES if whole.options.tune is None else whole.options.tune
+    rungs = rungs_of(ladder)
+    words = [word for word in open_mappings(overrides) if not key_of(word).startswith(OWN)]
+    typed = [[*words, *(f"{key}={literal(size)}" for key, size in rung.settings.items()), NO_LADDER] for rung in rungs]
+    for with_sizes in typed:
+        prepare([*with_sizes, f"compare.tune={literal(axes)}"], whole.config_dir)
+    with folder_lock(folder, "--folder"):
+        whole.claim(folder)
+        measured: list[Sequence[Contender]] = []
+        for number, (rung, with_sizes) in enumerate(zip(rungs, typed, strict=True), start=1):
+            if rung is rungs[-1]:
+                write_forecast(Ladder(folder, rungs[:-1], measured), rung)
+            part, of_rung = f"rung {number} of {len(rungs)}", [*with_sizes, f"compare.tune={literal(axes)}"]
+            compared = prepare(of_rung, whole.config_dir)
+            with run_comparison(compared, folder / rung.name, interruption, part=part) as found:
+                measured.append(found.contenders)
+            axes = around_best(found.contenders, axes)
+        yield Ladder(folder, rungs, measured)
+
+
+def around_best(contenders: Sequence[Contender], axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ranges of the tuned keys for the next rung: from half the smallest of the contenders' best values to
+    twice the largest."""
+    ranges = {}
+    for key, ends in axes.items():
+        best = [contender.chosen[key] for contender in contenders if key in contender.chosen]
+        whole = isinstance(ends[0], int)
+        low, high = (min(best), max(best)) if best else ends
+        ranges[key] = [max(1, low // 2) if whole else low / 2, 2 * high] if best else ends
+    return ranges
+
+
+def scores_of(contenders: Sequence[Sequence[Contender]]) -> list[Scores]:
+    """Return the scores of each contender. contenders: of each rung."""
+    return [
+        Scores(of_one[0].label, [[score(run) for run in contender.runs] for contender in of_one])
+        for of_one in zip(*contenders, strict=True)
+    ]
+
+
+def ratios_of(scores: Sequence[Scores]) -> list[Scores]:
+    """Return the ratios of each two contenders, the one named first over the other."""
+    return [
+        Scores(
+            f"{first.label} over {second.label}",
+            [
+                [_ratio(a, b) for a, b in zip(left, right, strict=True)]
+                for left, right in zip(first.by_rung, second.by_rung, strict=True)
+            ],
+        )
+        for first, second in combinations(scores, 2)
+    ]
+
+
+def _ratio(first: float, second: float) -> float:
+    return first / second if math.isfinite(first) and math.isfinite(second) and second > 0 else math.inf
+
+
+def write_forecast(ladder: Ladder, largest: Rung) -> None:
+    """Write the forecast for the largest rung from the others, once. Raises ConfigError if it is there, of other
+    runs."""
+    laws = {scores.label: scores.law(ladder.sizes) for scores in (*ladder.scores, *ladder.ratios)}
+    content = {
+        "size": largest.size,
+        "sizes": ladder.sizes,
+        "forecasts": {label: None if law is None else _numbers(law, largest.size) for label, law in laws.items()},
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    path = ladder.folder / FORECAST
+    if not path.exists():
+        write_atomically(path, text.encode())
+    elif path.read_text() != text:
+        raise ConfigError(f"--folder must be new for other runs, got {ladder.folder}, whose {FORECAST} is of others")
+
+
+def _numbers(law: Law, size: float) -> dict[str, Any]:
+    ahead = law.forecast(size)
+    numbers = {"offset": law.offset, "scale": law.scale, "power": law.power, "middle": law.middle, "r2": law.r2}
+    numbers |= {"forecast": ahead.median, "low": ahead.low, "high": ahead.high}
+    return {name: float(f"{value:.{DIGITS}g}") for name, value in numbers.items()} | {"bends": law.bends}
+
+
+def outlook(scores: Scores, sizes: Sequence[float]) -> str:
+    """Return a sentence on the ratio of two contenders: measured, forecast, and extrapolated beyond the largest."""
+    law = scores.law(sizes[:-1])
+    means = [scores.mean(rung) for rung in range(len(sizes))]
+    line = f"{scores.label}: {', '.join(f'{mean.median:.3g}' for mean in means[:-1])}"
+    found = f"measured {_with_ends(means[-1])}"
+    if law is None or law.bends:
+        why = "a seed missed the target" if law is None else "these ratios follow no power law"
+        return f"{line}; no forecast, since {why}; {found}"
+    line += f", forecast {_with_ends(law.forecast(sizes[-1]))}, {found}"
+    whole = scores.law(sizes)
+    if whole is None or whole.bends:
+        why = "a seed missed the target there" if whole is None else "with it the ratios follow no power law"
+        return f"{line}; not extrapolated, since {why}"
+    ahead = whole.forecast(BEYOND * sizes[-1])
+    if ahead.low <= 1 <= ahead.high:
+        ends = "the ranking may flip"
+    elif means[-1].low <= 1 <= means[-1].high:
+        ends = "the ranking of the largest is open"
+    else:
+        ends = "the ranking flips" if (ahead.median > 1) != (means[-1].median > 1) else "the ranking stays"
+    return f"{line}; extrapolated to {BEYOND} times the largest {_with_ends(ahead)}: {ends}"
+
+
+def _with_ends(value: Estimate) -> str:
+    return f"{value.median:.3g} [{value.low:.3g}, {value.high:.3g}]"

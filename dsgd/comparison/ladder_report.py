@@ -1,0 +1,108 @@
+"""Show a ladder: a table of the contenders on each rung, sentences on each two of them, and a figure of the laws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, Scores, outlook
+from dsgd.comparison.scaling_law import Law
+from dsgd.host.terminal import table_console
+from dsgd.record.safe_files import write_atomically
+from dsgd.report.look import Look
+from dsgd.report.setting import setting_text, whole_setting
+from dsgd.report.sheet import label_decades, panels
+from dsgd.report.style import finish, named_styles, write_figure
+from dsgd.report.table_layout import Cell, ReportTable, exact
+
+GREY, POINTS = "#999999", 60
+NOTES = (
+    "mean over seeds [95 % interval]; the law offset + scale size^power of all rungs but the largest",
+    "miss: measured over forecast, less 1; grey, and without a sentence: the rungs follow no such law",
+)
+
+
+def report_ladder(ladder: Ladder, look: Look) -> None:
+    """Print the table and the sentences, and write them and the figure into the folder."""
+    table = ladder_table(ladder)
+    table.write(ladder.folder / LADDER)
+    write_figure(lambda: ladder_figure(ladder), ladder.folder / LADDER, look)
+    sentences = [outlook(scores, ladder.sizes) for scores in ladder.ratios]
+    write_atomically(ladder.folder / "verdict.txt", "".join(f"{line}\n" for line in sentences).encode())
+    table.print(table_console())
+    print("\n" + "\n".join(sentences) + f"\nfigure: {ladder.folder / LADDER}.png")
+
+
+def ladder_table(ladder: Ladder) -> ReportTable:
+    """Return a row for each contender and for each ratio of two."""
+    names = [rung.name for rung in ladder.rungs]
+    rows: list[list[Cell]] = []
+    csv_rows = [["contender", *names, "forecast", "low", "high", "miss", "r2", "bends"]]
+    for scores in (*ladder.scores, *ladder.ratios):
+        means, law = [scores.mean(rung) for rung in range(len(names))], scores.law(ladder.sizes[:-1])
+        numbers = [exact(mean.median) for mean in means]
+        if law is None:
+            rows.append([scores.label, *means, "none", "", ""])
+            csv_rows.append([scores.label, *numbers, "", "", "", "", "", ""])
+            continue
+        ahead = law.forecast(ladder.sizes[-1])
+        miss = means[-1].median / ahead.median - 1
+        rows.append([scores.label, *means, "it bends" if law.bends else ahead, f"{miss:+.1%}", round(law.r2, 3)])
+        csv_rows.append([scores.label, *numbers, *map(exact, (ahead.median, ahead.low, ahead.high, miss, law.r2))])
+        csv_rows[-1].append(str(law.bends).lower())
+    runs = [run for of_rung in ladder.contenders for contender in of_rung for run in contender.runs]
+    caption = "\n".join([ladder.measure, *NOTES, setting_text(runs)])
+    heads = ["contender", *names, "forecast", "miss", "R²"]
+    return ReportTable(heads, frozenset({"contender", "miss"}), rows, csv_rows, caption, whole=whole_setting(runs))
+
+
+def ladder_figure(ladder: Ladder) -> Figure:
+    """Draw scores and ratios over size: measured, forecast by the smaller rungs, and extrapolated beyond."""
+    figure, (left, right) = panels(2)
+    handles = _draw(left, ladder.scores, ladder.sizes)
+    handles |= _draw(right, ladder.ratios, ladder.sizes)
+    right.axhline(1.0, color="#777777", linewidth=1.0, zorder=1.5)
+    key = next(iter(ladder.rungs[0].settings))
+    for axes in (left, right):
+        axes.set_xlabel(key)
+    left.set_ylabel(ladder.measure)
+    right.set_ylabel("ratio")
+    lines = ["line: law of all rungs but the largest; dashed: beyond them", "grey: the rungs follow no such law"]
+    runs = [run for of_rung in ladder.contenders for contender in of_rung for run in contender.runs]
+    return finish(figure, runs, handles, lines)
+
+
+def _draw(axes: Axes, each: list[Scores], sizes: list[float]) -> dict[str, Line2D]:
+    """Draw the points and the laws of some scores in a panel; returns legend entries."""
+    handles = {}
+    labels = [scores.label for scores in each]
+    styles = named_styles([label.split()[0] for label in labels], labels, [0] * len(labels))
+    for scores, style in zip(each, styles, strict=True):
+        law = scores.law(sizes[:-1])
+        color = GREY if law is None or law.bends else style["color"]
+        means = [scores.mean(rung) for rung in range(len(sizes))]
+        known = [(size, mean) for size, mean in zip(sizes, means, strict=True) if math.isfinite(mean.median)]
+        ends = np.array([[mean.median - mean.low, mean.high - mean.median] for _, mean in known]).T
+        at = [size for size, _ in known]
+        middles = [mean.median for _, mean in known]
+        points = axes.errorbar(at, middles, ends, color=color, marker=style["marker"], linestyle="none")
+        handles[scores.label] = points.lines[0]
+        if law is not None:
+            _draw_law(axes, law, sizes, color)
+    axes.set(xscale="log", yscale="log")
+    label_decades(axes.xaxis, BEYOND * sizes[-1] / sizes[0])
+    label_decades(axes.yaxis, axes.get_ylim()[1] / axes.get_ylim()[0])
+    return handles
+
+
+def _draw_law(axes: Axes, law: Law, sizes: list[float], color: str) -> None:
+    within = np.geomspace(sizes[0], sizes[-2], POINTS)
+    beyond = np.geomspace(sizes[-2], BEYOND * sizes[-1], POINTS)
+    axes.plot(within, law.at(within), color=color)  # pyright: ignore[reportArgumentType]
+    axes.plot(beyond, law.at(beyond), color=color, linestyle="--")  # pyright: ignore[reportArgumentType]
+    ahead = law.forecast(sizes[-1])
+    axes.vlines(sizes[-1], ahead.low, ahead.high, color=color, linewidth=4, alpha=0.3)

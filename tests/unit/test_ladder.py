@@ -1,0 +1,99 @@
+"""What a ladder says of measured scores, and which rates the next rung begins with."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from dsgd.comparison.contenders import Contender
+from dsgd.comparison.ladder import Scores, around_best, outlook, ratios_of, rungs_of
+from dsgd.comparison.options import CompareOptions
+from tests.support.each_row import each_row
+
+SIZES = [16.0, 32.0, 64.0, 128.0]
+
+
+def scores(label: str, *by_rung: float) -> Scores:
+    return Scores(label, [[value, value * 1.01] for value in by_rung])
+
+
+@each_row(
+    ("by_rung", "ending"),
+    [
+        ((1.31, 1.24, 1.174, 1.111), "the ranking may flip"),
+        ((2.0, 2.0, 2.0, 2.0), "the ranking stays"),
+        ((0.5, 0.7, 0.98, 1.4), "the ranking stays"),
+        ((0.5, 0.6, 0.71, 0.84), "the ranking flips"),
+        ((0.6, 0.7, 0.82, 0.96), "the ranking of the largest is open"),
+    ],
+)
+def test_a_verdict_says_what_is_forecast_measured_and_beyond(by_rung: tuple[float, ...], ending: str) -> None:
+    said = outlook(scores("diloco over sync", *by_rung), SIZES)
+    shown = ", ".join(f"{value * 1.01**0.5:.3g}" for value in by_rung[:-1])
+    assert said.startswith(f"diloco over sync: {shown}, forecast ")
+    assert f"measured {by_rung[-1] * 1.01**0.5:.3g} [" in said
+    assert "extrapolated to 10 times the largest" in said
+    assert said.endswith(ending)
+
+
+def test_no_sentence_is_made_of_a_law_that_bends() -> None:
+    said = outlook(scores("a over b", 1.0, 3.0, 1.0, 3.0), SIZES)
+    assert "no forecast, since these ratios follow no power law; measured 3.01" in said
+    assert "extrapolated" not in said
+
+
+def test_a_target_that_was_missed_has_no_law() -> None:
+    missed = Scores("a over b", [[1.0, 1.0], [1.0, math.inf], [1.0, 1.0], [2.0, 2.0]])
+    assert "no forecast, since a seed missed the target; measured 2 [2, 2]" in outlook(missed, SIZES)
+
+
+def test_ratios_are_paired_by_the_seed() -> None:
+    first, second = Scores("a", [[2.0, 9.0]]), Scores("b", [[1.0, 3.0]])
+    (ratio,) = ratios_of([first, second])
+    assert (ratio.label, ratio.by_rung) == ("a over b", [[2.0, 3.0]])
+
+
+def test_rates_begin_around_the_best_of_the_rung_before() -> None:
+    contenders = [
+        Contender(name, [], chosen={"optimizer.lr": rate} | extra, works=None, spent=0)
+        for name, rate, extra in (("sync", 0.1, {}), ("gossip", 0.4, {"algo.tau": 8}))
+    ]
+    axes = {"optimizer.lr": [0.05, 0.8], "algo.tau": [4, 16], "algo.olr": [0.5, 1.0]}
+    expected = {"optimizer.lr": [0.05, 0.8], "algo.tau": [4, 16], "algo.olr": [0.5, 1.0]}
+    assert around_best(contenders, axes) == expected
+    assert around_best(contenders[:1], {"optimizer.lr": [0.05, 0.8]}) == {"optimizer.lr": [0.05, 0.2]}
+
+
+def test_keys_of_a_ladder_grow_together() -> None:
+    rungs = rungs_of({"model.width": [16, 32], "budget.epochs": [2, 4]})
+    assert [rung.name for rung in rungs] == ["width=16", "width=32"]
+    assert rungs[1].settings == {"model.width": 32, "budget.epochs": 4}
+
+
+@each_row(
+    ("ladder", "others", "message"),
+    [
+        ({"nodes": [2, 4, 8]}, {}, "ladder.nodes must be 4 ascending numbers or more, got [2, 4, 8]"),
+        ({"nodes": [2, 4, 8, 8]}, {}, "ladder.nodes must be 4 ascending numbers or more, got [2, 4, 8, 8]"),
+        ({"nodes": 4}, {}, "ladder.nodes must be 4 ascending numbers or more, got 4"),
+        ({"nodes": [1, 2, 3, 4], "seed": [1, 2, 3, 4, 5]}, {}, "ladder.seed must have 4 sizes, as ladder.nodes, got"),
+        ({"nodes": [1, 2, 3, 4]}, {"whatif": {"nodes": [1]}}, "whatif must be null with compare.ladder, got"),
+        ({"nodes": [1, 2, 3, 4]}, {"seeds": 1}, "ladder needs a key and compare.seeds >= 2, got"),
+        ({}, {}, "ladder needs a key and compare.seeds >= 2, got {}"),
+    ],
+)
+def test_a_ladder_that_is_none_is_refused(ladder: object, others: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        CompareOptions(ladder=ladder, **others)  # pyright: ignore[reportArgumentType]
+
+
+def test_older_folders_know_no_ladder(tmp_path: Path) -> None:
+    from dsgd.comparison.preparation import SETTING, prepare
+
+    prepared = prepare(["algo=sync,gossip", "nodes=2", "compare.tune={}"])
+    prepared.claim(tmp_path)
+    assert "ladder" not in json.loads((tmp_path / SETTING).read_text())["compare"]
