@@ -18,7 +18,7 @@ from typing import Any
 
 from dsgd.cli.arguments import key_of, open_mappings
 from dsgd.cli.folders import folder_lock
-from dsgd.comparison.command import run_comparison
+from dsgd.comparison.comparison_run import run_comparison
 from dsgd.comparison.contenders import Contender, aim_text, score
 from dsgd.comparison.entries import literal
 from dsgd.comparison.options import RATES
@@ -55,8 +55,8 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Hold what was measured of one contender, or the ratio of two.
+class RungScores:
+    """Hold the scores of one contender on every rung, or the ratios of two.
 
     label: name of the contender, or `sync over gossip`. by_rung: scores of the seeds, seconds or losses, infinite for a
     target that was missed; for a ratio the first contender's over the second's, paired by the seed."""
@@ -78,7 +78,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Hold a ladder that was climbed. contenders: of each rung, in the same order."""
+    """Hold a ladder that was climbed. contenders: contenders of each rung, in the same order."""
 
     folder: Path
     rungs: Sequence[Rung]
@@ -91,17 +91,17 @@ class Ladder:
 
     @property
     def measure(self) -> str:
-        """Return what was measured: `time to a test accuracy of 0.9`, `the loss at the end`."""
+        """Return the name of the score: `time to a test accuracy of 0.9`, `the loss at the end`."""
         aim = aim_of(self.contenders[-1][0].runs[0])
         return aim_text(aim) if aim is None else f"time to {aim_text(aim)}"
 
     @property
-    def scores(self) -> list[Scores]:
+    def scores(self) -> list[RungScores]:
         """Return the scores of each contender."""
         return scores_of(self.contenders)
 
     @property
-    def ratios(self) -> list[Scores]:
+    def ratios(self) -> list[RungScores]:
         """Return the ratios of each two contenders."""
         return ratios_of(self.scores)
 
@@ -120,21 +120,23 @@ def climb(overrides: Sequence[str], whole: Prepared, folder: Path, interruption:
     rung cannot be compared, and if the folder's forecast is of other runs."""
     ladder, axes = whole.options.ladder or {}, RATES if whole.options.tune is None else whole.options.tune
     rungs = rungs_of(ladder)
-    words = [word for word in open_mappings(overrides) if not key_of(word).startswith(OWN)]
-    typed = [[*words, *(f"{key}={literal(size)}" for key, size in rung.settings.items()), NO_LADDER] for rung in rungs]
-    for with_sizes in typed:
+    shared = [word for word in open_mappings(overrides) if not key_of(word).startswith(OWN)]
+    arguments = [
+        [*shared, *(f"{key}={literal(size)}" for key, size in rung.settings.items()), NO_LADDER] for rung in rungs
+    ]
+    for with_sizes in arguments:
         prepare([*with_sizes, f"compare.tune={literal(axes)}"], whole.config_dir)
     with folder_lock(folder, "--folder"):
         whole.claim(folder)
         measured: list[Sequence[Contender]] = []
-        for number, (rung, with_sizes) in enumerate(zip(rungs, typed, strict=True), start=1):
+        for number, (rung, with_sizes) in enumerate(zip(rungs, arguments, strict=True), start=1):
             if rung is rungs[-1]:
                 write_forecast(Ladder(folder, rungs[:-1], measured), rung)
             part, of_rung = f"rung {number} of {len(rungs)}", [*with_sizes, f"compare.tune={literal(axes)}"]
             compared = prepare(of_rung, whole.config_dir)
-            with run_comparison(compared, folder / rung.name, interruption, part=part) as found:
-                measured.append(found.contenders)
-            axes = around_best(found.contenders, axes)
+            with run_comparison(compared, folder / rung.name, interruption, part=part) as result:
+                measured.append(result.contenders)
+            axes = around_best(result.contenders, axes)
         yield Ladder(folder, rungs, measured)
 
 
@@ -150,18 +152,18 @@ def around_best(contenders: Sequence[Contender], axes: Mapping[str, Any]) -> dic
     return ranges
 
 
-def scores_of(contenders: Sequence[Sequence[Contender]]) -> list[Scores]:
-    """Return the scores of each contender. contenders: of each rung."""
+def scores_of(contenders: Sequence[Sequence[Contender]]) -> list[RungScores]:
+    """Return the scores of each contender. contenders: contenders of each rung."""
     return [
-        Scores(of_one[0].label, [[score(run) for run in contender.runs] for contender in of_one])
+        RungScores(of_one[0].label, [[score(run) for run in contender.runs] for contender in of_one])
         for of_one in zip(*contenders, strict=True)
     ]
 
 
-def ratios_of(scores: Sequence[Scores]) -> list[Scores]:
+def ratios_of(scores: Sequence[RungScores]) -> list[RungScores]:
     """Return the ratios of each two contenders, the one named first over the other."""
     return [
-        Scores(
+        RungScores(
             f"{first.label} over {second.label}",
             [
                 [_ratio(a, b) for a, b in zip(left, right, strict=True)]
@@ -200,16 +202,16 @@ def _numbers(law: Law, size: float) -> dict[str, Any]:
     return {name: float(f"{value:.{DIGITS}g}") for name, value in numbers.items()} | {"bends": law.bends}
 
 
-def outlook(scores: Scores, sizes: Sequence[float]) -> str:
+def outlook(scores: RungScores, sizes: Sequence[float]) -> str:
     """Return a sentence on the ratio of two contenders: measured, forecast, and extrapolated beyond the largest."""
     law = scores.law(sizes[:-1])
     means = [scores.mean(rung) for rung in range(len(sizes))]
     line = f"{scores.label}: {', '.join(f'{mean.median:.3g}' for mean in means[:-1])}"
-    found = f"measured {_with_ends(means[-1])}"
+    largest = f"measured {_with_ends(means[-1])}"
     if law is None or law.bends:
         why = "a seed missed the target" if law is None else "these ratios follow no power law"
-        return f"{line}; no forecast, since {why}; {found}"
-    line += f", forecast {_with_ends(law.forecast(sizes[-1]))}, {found}"
+        return f"{line}; no forecast, since {why}; {largest}"
+    line += f", forecast {_with_ends(law.forecast(sizes[-1]))}, {largest}"
     whole = scores.law(sizes)
     if whole is None or whole.bends:
         why = "a seed missed the target there" if whole is None else "with it the ratios follow no power law"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, Scores, outlook
+from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, RungScores, outlook
 from dsgd.comparison.scaling_law import Law
 from dsgd.host.terminal import table_console
 from dsgd.record.safe_files import write_atomically
@@ -69,14 +69,15 @@ def ladder_figure(ladder: Ladder) -> Figure:
     key = next(iter(ladder.rungs[0].settings))
     for axes in (left, right):
         axes.set_xlabel(key)
-    left.set_ylabel(ladder.measure)
+    left.set_ylabel(f"{ladder.measure} (s)" if ladder.measure.startswith("time") else ladder.measure)
     right.set_ylabel("ratio")
-    lines = ["line: law of all rungs but the largest; dashed: beyond them", "grey: the rungs follow no such law"]
+    lines = ["line: law of all rungs but the largest; dashed: beyond them; wide bar: interval of the forecast"]
+    lines.append("grey: the rungs follow no such law")
     runs = [run for of_rung in ladder.contenders for contender in of_rung for run in contender.runs]
     return finish(figure, runs, handles, lines)
 
 
-def _draw(axes: Axes, each: list[Scores], sizes: list[float]) -> dict[str, Line2D]:
+def _draw(axes: Axes, each: list[RungScores], sizes: list[float]) -> dict[str, Line2D]:
     """Draw the points and the laws of some scores in a panel; returns legend entries."""
     handles = {}
     labels = [scores.label for scores in each]

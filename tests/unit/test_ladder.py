@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from dsgd.comparison.contenders import Contender
-from dsgd.comparison.ladder import Scores, around_best, outlook, ratios_of, rungs_of
+from dsgd.comparison.ladder import RungScores, around_best, outlook, ratios_of, rungs_of
 from dsgd.comparison.options import CompareOptions
 from tests.support.each_row import each_row
 
 SIZES = [16.0, 32.0, 64.0, 128.0]
 
 
-def scores(label: str, *by_rung: float) -> Scores:
-    return Scores(label, [[value, value * 1.01] for value in by_rung])
+def scores(label: str, *by_rung: float) -> RungScores:
+    return RungScores(label, [[value, value * 1.01] for value in by_rung])
 
 
 @each_row(
@@ -47,12 +47,12 @@ def test_no_sentence_is_made_of_a_law_that_bends() -> None:
 
 
 def test_a_target_that_was_missed_has_no_law() -> None:
-    missed = Scores("a over b", [[1.0, 1.0], [1.0, math.inf], [1.0, 1.0], [2.0, 2.0]])
+    missed = RungScores("a over b", [[1.0, 1.0], [1.0, math.inf], [1.0, 1.0], [2.0, 2.0]])
     assert "no forecast, since a seed missed the target; measured 2 [2, 2]" in outlook(missed, SIZES)
 
 
 def test_ratios_are_paired_by_the_seed() -> None:
-    first, second = Scores("a", [[2.0, 9.0]]), Scores("b", [[1.0, 3.0]])
+    first, second = RungScores("a", [[2.0, 9.0]]), RungScores("b", [[1.0, 3.0]])
     (ratio,) = ratios_of([first, second])
     assert (ratio.label, ratio.by_rung) == ("a over b", [[2.0, 3.0]])
 
