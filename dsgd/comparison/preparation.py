@@ -32,7 +32,9 @@ FREE_TO_CHANGE = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """Hold a comparison that was checked, before its first run. overrides: overrides of its contenders. of_slurm: options of the jobs."""
+    """Hold a comparison that was checked, before its first run.
+
+    overrides: overrides of its contenders. of_slurm: options of the jobs."""
 
     options: CompareOptions
     overrides: Sequence[str]

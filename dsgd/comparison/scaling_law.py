@@ -27,8 +27,9 @@ STEEPEST, LARGEST = 20.0, 300.0  # power, and logarithm of the scale
 class Law:
     """Hold a fitted law: y = offset + scale (size / middle)^power.
 
-    bends: a size lies further from the law than its seeds allow: no sentence is made from it. r2: share of the
-    variance of log y that the law explains. noise: standard deviation of log y over seeds. degrees: degrees of freedom."""
+    bends: whether a size lies further from the law than its seeds allow: no sentence is made from it. r2: share of the
+    variance of log y that the law explains. noise: standard deviation of log y over seeds. degrees: degrees of
+    freedom."""
 
     offset: float
     scale: float
