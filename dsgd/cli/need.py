@@ -39,7 +39,9 @@ METHODS = (
 )  # fmt: skip
 TARGETS = (50.0, 80.0, 90.0, 95.0, 99.0)  # per cent of the time
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a parameter in a message
-TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null")
+TIMING = (
+    "data=quadratic", "model=vector", "batch_size=1", "precision=fp64", "engine.gradients=none", "eval.every_epochs=null",
+)  # fmt: skip
 FOUND = ("algo", "cluster.bandwidth", "engine", "budget", "cluster.message_bytes")  # keys that are not the user's here
 # rounds, and minimum of steps, of a short and a long run: the additional time of the long run has neither start nor end
 ROUNDS, FEWEST_STEPS = (2, 5), (20, 50)
@@ -142,7 +144,7 @@ def experiment_of(method: str, timing: Sequence[str], config_dir: str | None = N
     if algo == "sgp" and not any(override.startswith("topology") for override in overrides):
         overrides.append("topology=one_peer_exponential")
     experiment = configure(composed(overrides, config_dir)).experiment
-    if experiment.cluster.gradient_s is None:
+    if experiment.cluster.mean_gradient_s is None:
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient: this cluster has none")
     return experiment
 
@@ -241,11 +243,11 @@ def computing(experiment: Experiment) -> float:
 def setting_of(experiment: Experiment) -> str:
     """Return the setting for which the numbers hold, in one line."""
     cluster = experiment.cluster
-    assert cluster.gradient_s is not None
+    assert cluster.mean_gradient_s is not None
     assert cluster.message_bytes is not None
     parts = [
         f"{experiment.nodes} nodes",
-        f"gradient of {in_units(cluster.gradient_s, 's')}",
+        f"gradient of {in_units(cluster.mean_gradient_s, 's')}",
         f"messages of {in_units(cluster.message_bytes, 'bytes')}",
         f"latency {in_units(cluster.latency_s, 's')} for the bandwidths",
         "unlimited bandwidth for the latencies",
