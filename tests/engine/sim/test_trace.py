@@ -82,8 +82,8 @@ def test_a_span_is_what_it_says(tmp_path: Path) -> None:
 
 
 def test_between_the_buckets_of_a_gradient_workers_wait() -> None:
-    """sync on a fast network with a slow node: after its own gradient, a worker communicates a bucket when the slow node
-    has it, and waits in between; the last bucket comes after the last gradient."""
+    """sync on a fast network with a slow node: after its own gradient, a worker communicates each bucket when the slow
+    node has it, and waits in between; the last bucket comes after the last gradient."""
     cluster = Cluster(0.01, 1e9, 0.0, message_bytes=1e6, slow_nodes={1: 3.0}, collective="ring", bucket_bytes=2.5e5)
     _, simulation = run(("sync",), cluster=cluster)
     part, end_s = 2 * 3 / 4 * 0.002, simulation.time_s
