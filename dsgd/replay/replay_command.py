@@ -142,6 +142,9 @@ def _checked(experiment: Experiment) -> Experiment:
     if experiment.cluster.message_bytes is None:
         rule = "model, parameters or cluster.message_bytes must be given, the size of a message"
         raise ConfigError(f"{rule}: this cluster has none")
+    if getattr(experiment.algo, "code", None) == "powersgd":  # the size of its messages follows from the layers
+        rule = "topk, randomk, sign, qsgd or none, as a replay has no layers"
+        raise ConfigError(f"algo.code must be {rule} (dsgd-run engine.gradients=none has them), got powersgd")
     return experiment
 
 

@@ -102,6 +102,7 @@ WRONG = {
     "algo must be given once, like algo=sync,diloco, got algo=sync algo=sgp": ["steps=1", "algo=sync", "algo=sgp"],
     "algo.tua must be a key of a method, which it is not of sync, sgp": ["steps=1", "algo=sync,sgp", "algo.tua=3"],
     "algo.tau must be >= 1, got 0": ["steps=10", "algo=localsgd", "algo.tau=0"],
+    "algo.code must be topk, randomk, sign, qsgd or none": ["steps=10", "algo=compressed", "parameters=10"],
     "algo must be one of adpsgd,": ["steps=10", "algo=sink"],
     "budget.steps must not be given: dsgd-replay sets it": ["steps=10", "algo=sync", "budget.steps=3"],
     "--node-hour must be a price > 0, got -1": ["steps=10", "algo=sync", "--node-hour", "-1"],
