@@ -64,7 +64,7 @@ class Rank:
         if self.host is not None:
             head["host_name"] = self.host
         events = [each for number, step in enumerate(self.steps, 3) for each in self._events(number, step)]
-        return head | {"baseTimeNanoseconds": 0, "traceEvents": events, "traceName": "x"} | self.more
+        return head | {"baseTimeNanoseconds": 0, "traceEvents": events, "traceName": "x"} | dict(self.more)
 
     def _events(self, number: int, step: Step) -> Iterator[dict[str, Any]]:
         origin = (1e9 + self.clock_ms + step.begin_ms) * MS
