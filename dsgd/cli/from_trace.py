@@ -31,7 +31,7 @@ def describe_trace(path: str, out: Path) -> int:
     times = out.with_suffix(".csv")
     check_file(times, "--out")
     console = table_console()
-    job = _read(path)
+    job = read_traces(path, "--from-trace")
     for table in (ranks_table(job), collectives_table(job)):
         table.print(console)
         console.print()
@@ -67,14 +67,14 @@ def describe_trace(path: str, out: Path) -> int:
     return 0
 
 
-def _read(path: str) -> TracedJob:
-    """Read a job with a bar on the terminal. Raises ConfigError."""
+def read_traces(path: str, argument: str) -> TracedJob:
+    """Read a job with a bar on the terminal. argument: name of the path on the command line. Raises ConfigError."""
     from rich.progress import Progress
 
     files = trace_files(path)
     missing = [file for file in files if not file.is_file()]
     if missing:
-        raise ConfigError(f"--from-trace must be a trace of the profiler, or a folder of traces, got {missing[0]}")
+        raise ConfigError(f"{argument} must be a trace of the profiler, or a folder of traces, got {missing[0]}")
     console, on_terminal = bar_console()
     with Progress(console=console, transient=True, disable=not on_terminal) as progress:
         task = progress.add_task("reading", total=sum(file.stat().st_size for file in files))

@@ -89,16 +89,22 @@ def times_text(job: TracedJob, fit: ClusterFit) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write_cluster(job: TracedJob, fit: ClusterFit, folder: Path) -> None:
+    """Write the files of a traced cluster into a folder for --config-dir, where its name is traced_job."""
+    from dsgd.engines.dist.calibration.cluster_file import cluster_text
+
+    clusters, times = folder / "cluster", folder / "times.csv"
+    clusters.mkdir()
+    (clusters / "traced_job.yaml").write_text(cluster_text("", cluster_entries(job, fit, times)))
+    times.write_text(times_text(job, fit))
+
+
 def check_job(job: TracedJob, fit: ClusterFit) -> JobCheck:
     """Simulate the traced job on its described cluster, and compare both."""
-    from dsgd.engines.dist.calibration.cluster_file import cluster_text
     from dsgd.engines.sim.simulation import Simulation
 
     with tempfile.TemporaryDirectory() as folder:
-        clusters, times = Path(folder) / "cluster", Path(folder) / "times.csv"
-        clusters.mkdir()
-        (clusters / "traced_job.yaml").write_text(cluster_text("", cluster_entries(job, fit, times)))
-        times.write_text(times_text(job, fit))
+        write_cluster(job, fit, Path(folder))
         # the experiment is one without data, and has a gradient's time of its own
         gradient = f"cluster.gradient_s={_gradient(fit)}"
         words = ["experiment=quadratic", *timing_words(job), "cluster=traced_job", gradient]

@@ -54,25 +54,30 @@ def whatif_table(nights: Sequence[Night], conditions: Sequence[WhatIf]) -> Repor
     return ReportTable(headings, frozenset({"what if"}), rows, [headings, *rows], "")
 
 
-def answer(nights: Sequence[Night], factors: Factors, link: str) -> str:
+def answer(nights: Sequence[Night], factors: Factors, link: str, traced_s: float | None = None) -> str:
     """Return the answer in a sentence: the time by the first method, by the fastest one, and the bandwidth that would
-    be worth as much. link: name of this bandwidth."""
+    be worth as much. link: name of this bandwidth. traced_s: time of as many traced steps, None without traces."""
     first, *others = nights
-    begin = (
+    text = (
         f"{first.steps:,} step{'s take' if first.steps > 1 else ' takes'} {duration(first.time_s)} with {first.method}"
     )
+    if traced_s is not None:
+        text = (
+            f"{first.steps:,} traced steps took {duration(traced_s)}, {first.method} predicted {duration(first.time_s)}"
+        )
     if not others:
-        return f"{begin}."
+        return f"{text}."
     best = min(others, key=lambda night: night.time_s)
+    would = f"{best.method} would {'take' if traced_s is None else 'have taken'} {duration(best.time_s)}"
     if best.method not in factors:
-        return f"{begin}; no other method is faster: {best.method} would take {duration(best.time_s)}."
+        return f"{text}; no other method is faster: {would}."
     factor = factors[best.method]
     worth = (
         f"no {link} would be enough for the same"
         if factor is None
         else f"the {link} would have to be {factor:.2g} times as high for the same"
     )
-    return f"{begin}; {best.method} would take {duration(best.time_s)}; {worth}."
+    return f"{text}; {would}; {worth}."
 
 
 def simulated_text(nights: Sequence[Night]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
-from dsgd.traces.intervals import Intervals, clipped, gaps, length, merged, union, without
+from dsgd.traces.intervals import Intervals, clipped, common, gaps, length, merged, union, without
 from dsgd.traces.json_stream import TraceError
 from dsgd.traces.kineto import (
     MOST_RANKS,
@@ -31,7 +31,8 @@ class TracedStep:
     """A step of a rank. number: n of ProfilerStep#n. begin_s, end_s: seconds on the rank's clock. computing_s: kernels
     outside of communication, merged; without a GPU operators. exposed_s: communication that the device waits for.
     hidden_s: the other communication. host_s: time without kernels, operators and communication. overlapped_s:
-    computing after the first all-reduce may begin, and before the last one may: communication can hide behind it."""
+    computing after the first all-reduce may begin, and before the last one may: communication can hide behind it. busy,
+    waits: times of computing, and of the communication that the device waits for."""
 
     number: int
     begin_s: float
@@ -42,6 +43,8 @@ class TracedStep:
     host_s: float
     overlapped_s: float
     collectives: tuple[TracedCollective, ...]
+    busy: Intervals = field(default_factory=lambda: np.empty((0, 2)), compare=False, repr=False)
+    waits: Intervals = field(default_factory=lambda: np.empty((0, 2)), compare=False, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -141,12 +144,13 @@ def _step(
     communication = clipped(waits, begin_s, end_s)
     ended = np.searchsorted(ends, idle[:, 1], "right") > np.searchsorted(ends, idle[:, 0], "right")
     waiting = idle[ended]
-    exposed_s = length(waiting) - length(without(waiting, communication))
-    computing_s, host_s = length(clipped(busy, begin_s, end_s)), length(without(idle, communication))
+    exposed, computing = common(waiting, communication), clipped(busy, begin_s, end_s)
+    exposed_s, host_s = length(exposed), length(without(idle, communication))
     hidden_s = length(communication) - exposed_s
     return TracedStep(
-        number, begin_s, end_s, computing_s, exposed_s, hidden_s, host_s, overlapped_s, tuple(collectives)
-    )
+        number, begin_s, end_s, length(computing), exposed_s, hidden_s, host_s, overlapped_s, tuple(collectives),
+        computing, exposed,
+    )  # fmt: skip
 
 
 def moment_of(collective: TracedCollective, on_gpu: bool) -> float:

@@ -51,7 +51,7 @@ WANTED = {
     "python": {"record", "report", "runner"},
     "comparison": {"cli", "crossing", "data", "host", "keys", "record", "report", "runner", "sweep"},
     "replay": {"cli", "cluster", "comparison", "engines.rules", "engines.sim", "experiment", "host", "record", "report"}
-    | {"runner"},
+    | {"runner", "traces"},
     "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
     | {"models", "problem", "record", "report", "runner", "sweep", "traces"},
 }

@@ -11,7 +11,8 @@ import pytest
 
 from dsgd.comparison.contenders import Prices
 from dsgd.replay.night import Night
-from dsgd.replay.replay_command import main, read_overrides
+from dsgd.replay.replay_command import main
+from dsgd.replay.replay_methods import read_overrides
 from dsgd.replay.replay_tables import answer, cost_of, night_table
 from dsgd.replay.whatifs import bandwidth_name
 from tests.support.each_row import each_row
@@ -108,7 +109,8 @@ WRONG = {
     "--node-hour must be a price > 0, got -1": ["steps=10", "algo=sync", "--node-hour", "-1"],
     "--figure must be a .png, .svg or .pdf file": ["steps=10", "algo=sync", "--figure", "night.txt"],
     "one of model and parameters must be given, got both": ["steps=10", "algo=sync", "model=mlp", "parameters=3"],
-    "arguments must be KEY=VALUE, got traces": ["steps=10", "algo=sync", "traces"],
+    "the traces must be one file or one folder, got one other": ["steps=10", "algo=sync", "one", "other"],
+    "gradient_s must not be given with traces, which have it": ["steps=10", "algo=sync", "traces"],
 }  # fmt: skip
 
 
