@@ -74,9 +74,10 @@ def replay_night(method: str, experiment: Experiment, steps: int) -> Night:
 
 def last_rounds(experiment: Experiment, rounds: int = 2) -> tuple[int, list[TimelineRow]]:
     """Return the number of steps in some rounds of a method, and what each worker does in the last ones of a short run,
-    from 0 s on."""
-    shown = rounds * _round(experiment)
-    simulation = _run(experiment, shown + max(WINDOW, shown))
+    from 0 s on. The run ends with the last step of measured gradient times."""
+    shown, trace = rounds * _round(experiment), experiment.cluster.replayed
+    measured = 1 if trace is None else len(trace.seconds[0])
+    simulation = _run(experiment, measured * math.ceil((shown + max(WINDOW, shown)) / measured))
     rows = simulation.trace_rows()[: experiment.nodes]
     end_s = simulation.time_s
     begin_s = min(sorted(begin for begin, _ in row.computing)[-shown] for row in rows if len(row.computing) >= shown)

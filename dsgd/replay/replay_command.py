@@ -68,7 +68,7 @@ def _parser() -> Any:
 
 @dataclass(frozen=True)
 class Replay:
-    """What a job takes by each method, and under other conditions. experiments: by method, the job's own first."""
+    """The nights of a job by each method, and under other conditions. experiments: runs by method, the job first."""
 
     experiments: dict[str, Experiment]
     nights: list[Night]
@@ -82,7 +82,7 @@ class Replay:
 
 
 def replay_job(experiments: dict[str, Experiment], steps: int) -> Replay:
-    """Time each method, and the first one on faster networks and under other conditions."""
+    """Replay a job by each method, and by the first one on faster networks and under other conditions."""
     nights = [replay_night(method, experiment, steps) for method, experiment in experiments.items()]
     faster = [night for night in nights[1:] if night.time_s < nights[0].time_s]
     first = next(iter(experiments.values()))
@@ -139,9 +139,9 @@ def _show(
     print("Only times and bytes: after as many samples the accuracy may differ. This measures it:")
     if traced is not None:
         print("    dsgd-calibrate --from-trace TRACES --out my/cluster/mine.yaml")
-    own = [text.replace(CLUSTER, "cluster=mine") for text in others]
+    shared = [text.replace(CLUSTER, "cluster=mine") for text in others]
     folder = options.config_dir if traced is None else "my"
-    print(f"    {lines_for_terminal(compare_command(list(replay.experiments), own, folder))}")
+    print(f"    {lines_for_terminal(compare_command(list(replay.experiments), shared, folder))}")
     if options.json is not None:
         whole: dict[str, Any] = {"answer": text, "setting": setting}
         whole |= as_json(nights, factors, replay.conditions, first.nodes, prices)

@@ -18,10 +18,10 @@ def traced_timeline(job: TracedJob, count: int = 2) -> list[RankRow]:
     """Return the spans of each rank in the last common steps, on one clock, from the first rank's begin on."""
     steps = {trace.rank: job.steps_of(trace)[-count:] for trace in job.traces}
     transfers = _transfers(job)
-    origin_s = min(own[0].begin_s - job.clocks_s[rank] for rank, own in steps.items())
+    origin_s = min(of_rank[0].begin_s - job.clocks_s[rank] for rank, of_rank in steps.items())
     rows: list[RankRow] = []
-    for rank, own in steps.items():
-        kinds = _by_kind(own, transfers.get(rank, np.empty((0, 2))))
+    for rank, of_rank in steps.items():
+        kinds = _by_kind(of_rank, transfers.get(rank, np.empty((0, 2))))
         shift_s = job.clocks_s[rank] + origin_s
         spans = {kind: [(begin, end) for begin, end in (times - shift_s).tolist()] for kind, times in kinds.items()}
         rows.append((f"rank {rank}", spans))
@@ -32,9 +32,9 @@ def seconds_by_kind(job: TracedJob) -> dict[str, float]:
     """Return the seconds of each kind in the mean step of the mean rank."""
     transfers, totals, count = _transfers(job), defaultdict[str, float](float), 0
     for trace in job.traces:
-        own = job.steps_of(trace)
-        count += len(own)
-        for kind, times in _by_kind(own, transfers.get(trace.rank, np.empty((0, 2)))).items():
+        steps = job.steps_of(trace)
+        count += len(steps)
+        for kind, times in _by_kind(steps, transfers.get(trace.rank, np.empty((0, 2)))).items():
             totals[kind] += length(times)
     return {kind: total_s / count for kind, total_s in totals.items()}
 

@@ -96,6 +96,16 @@ def test_the_last_steps_are_shown_from_their_first_gradient_on() -> None:
         assert all(before[1] == pytest.approx(after[0]) for before, after in pairwise(spans))
 
 
+def test_of_measured_times_the_last_steps_are_shown(tmp_path: Path) -> None:
+    trace = tmp_path / "times.csv"
+    lines = [f"{step},{rank},{0.1 * (step + 1) + 0.01 * rank}" for step in range(7) for rank in range(2)]
+    trace.write_text("\n".join(["step,rank,seconds", *lines]))
+    words = ["parameters=2.5e7", "nodes=2", f"cluster.compute_trace={trace}"]
+    _, rows = last_rounds(experiment_of("sync overlap=false", timing_overrides(words, reserved=())))
+    computing = [[end - begin for begin, end in by_kind["compute"]] for _, by_kind in rows]
+    assert computing == [pytest.approx([0.6, 0.7]), pytest.approx([0.61, 0.71])]
+
+
 def test_a_timeline_of_rounds_has_all_of_their_steps() -> None:
     shown, rows = last_rounds(described("localsgd tau=6", *PLAIN))
     assert shown == 12
