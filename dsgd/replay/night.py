@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dsgd.engines.rules.trace import Span, spans_by_kind
 from dsgd.engines.sim.simulation import Simulation
@@ -72,12 +73,17 @@ def replay_night(method: str, experiment: Experiment, steps: int) -> Night:
     return Night(method, steps, *busy, between if several else None, simulated, exact)
 
 
+def time_of_night(experiment: Experiment, steps: int) -> float:
+    """Return the time alone, which takes less to simulate: a run without a trace of its spans."""
+    return _all_steps(experiment, steps, traced=False)[2][0]
+
+
 def last_rounds(experiment: Experiment, rounds: int = 2) -> tuple[int, list[TimelineRow]]:
     """Return the number of steps in some rounds of a method, and what each worker does in the last ones of a short run,
     from 0 s on. The run ends with the last step of measured gradient times."""
     shown, trace = rounds * _round(experiment), experiment.cluster.replayed
     measured = 1 if trace is None else len(trace.seconds[0])
-    simulation = _run(experiment, measured * math.ceil((shown + max(WINDOW, shown)) / measured))
+    simulation = _run(replace(experiment, trace=True), measured * math.ceil((shown + max(WINDOW, shown)) / measured))
     rows = simulation.trace_rows()[: experiment.nodes]
     end_s = simulation.time_s
     begin_s = min(sorted(begin for begin, _ in row.computing)[-shown] for row in rows if len(row.computing) >= shown)
@@ -92,14 +98,17 @@ def _from(begin_s: float, by_kind: dict[str, list[Span]]) -> dict[str, list[Span
     }
 
 
-def _all_steps(experiment: Experiment, steps: int) -> tuple[int, bool, Totals]:
-    """Return the number of steps that were simulated, whether the totals are exact, and the totals of all steps."""
+def _all_steps(experiment: Experiment, steps: int, traced: bool = True) -> tuple[int, bool, Totals]:
+    """Return the number of steps that were simulated, whether the totals are exact, and the totals of all steps.
+
+    traced: False leaves out the seconds of communication."""
+    totals = partial(_totals, replace(experiment, trace=traced))
     window = _window(experiment)
     least = 2 * window + getattr(experiment.algo, "switch", 0)
     repeats = (steps - least) // window - 2  # of the window after the third run
     if repeats > 0 and not _is_random(experiment):
         first = steps - (repeats + 2) * window
-        runs = [_totals(experiment, first + k * window) for k in range(3)]
+        runs = [totals(first + k * window) for k in range(3)]
         before, after = (_minus(runs[k + 1], runs[k]) for k in range(2))
         if all(
             math.isclose(a, b, rel_tol=SAME, abs_tol=SAME * c) for a, b, c in zip(before, after, runs[2], strict=True)
@@ -107,13 +116,13 @@ def _all_steps(experiment: Experiment, steps: int) -> tuple[int, bool, Totals]:
             return first + 2 * window, True, _plus(runs[2], repeats, after)
     most = max(MOST_GRADIENTS // experiment.nodes, FEWEST_ROUNDS * _round(experiment))
     if steps <= most:
-        return steps, True, _totals(experiment, steps)
+        return steps, True, totals(steps)
     # both runs end in the same step of a round as the whole one
     unit = _round(experiment)
     long = steps - unit * math.ceil((steps - most) / unit)
     half = unit * max(1, long // (2 * unit))
-    end = _totals(experiment, long)
-    return long, False, _plus(end, (steps - long) / half, _minus(end, _totals(experiment, long - half)))
+    end = totals(long)
+    return long, False, _plus(end, (steps - long) / half, _minus(end, totals(long - half)))
 
 
 def _window(experiment: Experiment) -> int:
@@ -137,7 +146,7 @@ def _is_random(experiment: Experiment) -> bool:
 
 def _run(experiment: Experiment, steps: int) -> Simulation:
     budget = Budget(samples=steps * experiment.nodes * experiment.batch_size)
-    simulation = Simulation(replace(experiment, budget=budget, trace=True))
+    simulation = Simulation(replace(experiment, budget=budget))
     for _ in simulation.run():
         pass
     return simulation

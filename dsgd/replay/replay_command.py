@@ -179,7 +179,9 @@ def _check_of_traces(overrides: Sequence[str], config_dir: str | None) -> None:
 
 
 def _checked(experiment: Experiment) -> Experiment:
-    """Return an experiment whose messages have a size. Raises ConfigError."""
+    """Return an experiment whose gradients take time and whose messages have a size. Raises ConfigError."""
+    if experiment.cluster.gradient_s == 0:
+        raise ConfigError("cluster.gradient_s must be > 0 in a replay, got 0")
     if experiment.cluster.message_bytes is None:
         rule = "model, parameters or cluster.message_bytes must be given, the size of a message"
         raise ConfigError(f"{rule}: this cluster has none")

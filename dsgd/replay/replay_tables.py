@@ -7,6 +7,7 @@ from typing import Any
 
 from dsgd.comparison.contenders import Prices
 from dsgd.experiment import Experiment
+from dsgd.record.safe_text import counted
 from dsgd.replay.night import Night
 from dsgd.replay.whatifs import WhatIf
 from dsgd.report.table_layout import Cell, ReportTable
@@ -96,7 +97,7 @@ def described(experiment: Experiment) -> str:
     cluster = experiment.cluster
     assert cluster.mean_gradient_s is not None
     assert cluster.message_bytes is not None
-    parts = [f"{experiment.nodes} nodes", f"gradient of {in_units(cluster.mean_gradient_s, 's')}"]
+    parts = [counted(experiment.nodes, "node"), f"gradient of {in_units(cluster.mean_gradient_s, 's')}"]
     parts += [f"messages of {in_units(cluster.message_bytes, 'bytes')}", bandwidth(cluster.bandwidth)]
     parts.append(f"latency {in_units(cluster.latency_s, 's')}")
     if cluster.islands > 1:

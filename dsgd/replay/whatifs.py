@@ -13,7 +13,7 @@ from dsgd.cli.need import first_enough, grid
 from dsgd.cluster import Cluster
 from dsgd.engines.sim.node import Processor, replay
 from dsgd.experiment import Experiment
-from dsgd.replay.night import replay_night
+from dsgd.replay.night import time_of_night
 
 FACTORS = (1.0, 1e6)  # between which a bandwidth is searched, times the cluster's
 ROUNDING = 1 - 1e-9  # of a time that is as short as another one
@@ -55,7 +55,7 @@ def whatifs(experiments: Sequence[Experiment], steps: int) -> list[WhatIf]:
     With perfect overlap, steps take as long as computing alone or as communicating alone, the longer of them."""
 
     def times_s(of_each: Sequence[Experiment]) -> list[float]:
-        return [replay_night("", experiment, steps).time_s for experiment in of_each]
+        return [time_of_night(experiment, steps) for experiment in of_each]
 
     def with_cluster(cluster: Cluster) -> list[Experiment]:
         return [replace(experiment, cluster=cluster) for experiment in experiments]
@@ -79,7 +79,7 @@ def bandwidth_factors(experiment: Experiment, steps: int, times_s: Sequence[floa
 
     def share_of(factor: float) -> float:
         cluster = with_bandwidth(experiment.cluster, factor)
-        return fastest_s / replay_night("", replace(experiment, cluster=cluster), steps).time_s
+        return fastest_s / time_of_night(replace(experiment, cluster=cluster), steps)
 
     return first_enough(share_of, [100 * ROUNDING * fastest_s / time_s for time_s in times_s], grid(*FACTORS))
 

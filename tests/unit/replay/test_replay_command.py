@@ -126,6 +126,11 @@ def test_a_wrong_word_ends_in_one_line_that_names_it(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_gradients_without_a_time_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gradient_s=0", "parameters=10", "steps=10", "algo=sync"]) == 2
+    assert "cluster.gradient_s must be > 0 in a replay, got 0" in capsys.readouterr().err
+
+
 def test_a_message_without_a_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gradient_s=0.1", "steps=10", "algo=sync"]) == 2
     assert "model, parameters or cluster.message_bytes must be given" in capsys.readouterr().err
