@@ -13,11 +13,11 @@ from statistics import fmean
 from dsgd.cli.compose import composed
 from dsgd.record.safe_text import counted
 from dsgd.runner.configuration import configure
-from dsgd.traces.cluster_fit import ClusterFit, simulated_overlap
+from dsgd.traces.cluster_fit import ClusterFit
 from dsgd.traces.traced_job import TracedJob
 
 MOST_ERROR = 0.1  # of a predicted step, above which a description is not to be trusted
-MOST_OVERLAP = 0.1  # difference of a share of the gradient that explains an error
+
 MOST_VARIATION = 0.3  # of transfer times, likewise
 LEAST_GRADIENT_S = 1e-9
 
@@ -135,11 +135,11 @@ def doubts(job: TracedJob, fit: ClusterFit, check: JobCheck) -> Iterator[str]:
     if abs(check.error) <= MOST_ERROR:
         return
     yield f"the predicted step is {check.error:+.0%} from the traced one: do not trust this description"
-    simulated = simulated_overlap(fit.buckets)
-    if abs(fit.overlapped - simulated) > MOST_OVERLAP:
+    traced_s, simulated_s = fit.hidden_s
+    if abs(traced_s - simulated_s) > MOST_ERROR / 2 * check.step_s[1]:
         yield (
-            f"communication can hide behind {fit.overlapped:.0%} of the gradient; in the simulator, with "
-            f"{counted(fit.buckets, 'equal bucket')}, behind {simulated:.0%}"
+            f"{1e3 * traced_s:.3g} ms of communication hide behind a gradient; in the simulator, with "
+            f"{counted(fit.buckets, 'equal bucket')}, {1e3 * simulated_s:.3g} ms"
         )
     if fit.variation > MOST_VARIATION:
         yield (

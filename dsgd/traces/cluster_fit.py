@@ -11,11 +11,12 @@ from statistics import fmean, median
 import numpy as np
 
 from dsgd.traces.json_stream import TraceError
-from dsgd.traces.rank_trace import ALL_REDUCE, moment_of
+from dsgd.traces.rank_trace import moment_of
 from dsgd.traces.traced_job import JointCollective, TracedJob
 
 HOST_BOUND = 0.5  # share of the steps in which GPUs wait for the host, from which a job has no gradient time
 LEAST_SHARE = 0.8  # of the communication that all-reduces over all ranks must have
+ALL_REDUCE = "all_reduce"
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,16 @@ class ClusterFit:
     """The cluster of a job, as far as its traces have it.
 
     gradient_s: [ranks, steps], or of the only rank. message_bytes: bytes of a gradient. all_reduces: number in a step.
-    overlapped: share of a gradient's time that communication can hide behind. buckets: number of equal buckets that
-    hide as much in the simulator. bucket_startup_s: seconds before each of them. links: between the ranks. inside:
-    links within the hosts, None: not in the traces. hosts: number of hosts with equally many consecutive ranks.
+    hidden_s: communication that hides behind a gradient, in the traces and in the simulator. buckets: number of equal
+    buckets that hide about as much there. bucket_startup_s: seconds before each of them. links: between the ranks.
+    inside: links within the hosts, None: not in the traces. hosts: number of hosts with equally many consecutive ranks.
     variation: standard deviation of the transfer times over their mean, at one size. notes: what the traces leave open,
     with its effect."""
 
     gradient_s: tuple[tuple[float, ...], ...]
     message_bytes: float
     all_reduces: int
-    overlapped: float
+    hidden_s: tuple[float, float]
     buckets: int
     bucket_startup_s: float
     links: LinkFit
@@ -83,22 +84,25 @@ def fit_cluster(job: TracedJob) -> ClusterFit:
     message_bytes = median(sum(joint.n_bytes or 0.0 for joint in each) for each in by_step.values())
     bursts = [burst for each in by_step.values() for burst in _bursts(job, each)]
     links = fit_links(bursts)
-    overlapped = _overlapped(job, by_step)
-    buckets = min(range(1, all_reduces + 1), key=lambda count: abs(overlapped - simulated_overlap(count)))
+    gradient_s = tuple(tuple(step.gradient_s for step in job.steps_of(trace)) for trace in job.traces)
+    hidden_s, work_s = _hidden_s(job), fmean(map(max, zip(*gradient_s, strict=True)))
+    transfer_s = sum(burst.seconds for burst in bursts) / len(by_step)
+    can_hide = {count: can_hide_s(count, work_s, transfer_s) for count in range(1, all_reduces + 1)}
+    buckets = min(can_hide, key=lambda count: abs(can_hide[count] - hidden_s))
     delay_s = sum(burst.delay_s for burst in bursts) / sum(burst.count for burst in bursts)
     startup_s = all_reduces / buckets * (links.fixed_s + delay_s) - links.fixed_s
-    gradient_s = tuple(tuple(step.gradient_s for step in job.steps_of(trace)) for trace in job.traces)
     hosts = _hosts(job)
     inside = _inside(job) if hosts > 1 else None
     return ClusterFit(
-        gradient_s, message_bytes, all_reduces, overlapped, buckets, startup_s, links, inside, hosts,
+        gradient_s, message_bytes, all_reduces, (hidden_s, can_hide[buckets]), buckets, startup_s, links, inside, hosts,
         _variation(bursts), tuple(_notes(job, links, hosts, inside)),
     )  # fmt: skip
 
 
-def simulated_overlap(buckets: int) -> float:
-    """Return the same share in the simulator, with equal buckets: two thirds of a gradient are the backward pass."""
-    return 2 / 3 * (1 - 1 / buckets)
+def can_hide_s(buckets: int, gradient_s: float, transfer_s: float) -> float:
+    """Return the communication that equal buckets hide behind a gradient in the simulator: all buckets but the last
+    one, and only from the end of the first one on. Two thirds of a gradient are the backward pass."""
+    return (1 - 1 / buckets) * min(transfer_s, 2 / 3 * gradient_s)
 
 
 def _world_all_reduces(job: TracedJob) -> list[JointCollective]:
@@ -198,12 +202,10 @@ def _is_inside(joint: JointCollective, hosts: dict[int, str | None]) -> bool:
     return joint.kind == ALL_REDUCE and bool(joint.n_bytes) and len({hosts[rank] for rank in members}) == 1
 
 
-def _overlapped(job: TracedJob, by_step: dict[int, list[JointCollective]]) -> float:
-    """Return the share of a gradient's time that communication can hide behind, on the rank that comes last."""
-    steps = {(trace.rank, step.number): step for trace in job.traces for step in job.steps_of(trace)}
-    last = [steps[joints[0].last_rank, number] for number, joints in by_step.items()]
-    total_s = sum(step.gradient_s for step in last)
-    return sum(step.overlapped_s for step in last) / total_s if total_s > 0 else 0.0
+def _hidden_s(job: TracedJob) -> float:
+    """Return the hidden communication of a step, on the rank that waits least."""
+    by_rank = [job.steps_of(trace) for trace in job.traces]
+    return fmean(min(steps, key=lambda step: step.exposed_s).hidden_s for steps in zip(*by_rank, strict=True))
 
 
 def _variation(bursts: Sequence[Burst]) -> float:

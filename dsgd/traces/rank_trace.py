@@ -21,8 +21,6 @@ from dsgd.traces.kineto import (
     whole_number,
 )
 
-ALL_REDUCE = "all_reduce"
-LEAST_SIZE = 1e-3  # of the bytes of a step's all-reduces, from which one is a part of the gradient
 STEP_OPTION = "call profiler.step() after each step, with schedule(wait=1, warmup=2, active=20)"
 
 
@@ -30,9 +28,8 @@ STEP_OPTION = "call profiler.step() after each step, with schedule(wait=1, warmu
 class TracedStep:
     """A step of a rank. number: n of ProfilerStep#n. begin_s, end_s: seconds on the rank's clock. computing_s: kernels
     outside of communication, merged; without a GPU operators. exposed_s: communication that the device waits for.
-    hidden_s: the other communication. host_s: time without kernels, operators and communication. overlapped_s:
-    computing after the first all-reduce may begin, and before the last one may: communication can hide behind it. busy,
-    waits: times of computing, and of the communication that the device waits for."""
+    hidden_s: the other communication. host_s: time without kernels, operators and communication. busy, waits: times of
+    computing, and of the communication that the device waits for."""
 
     number: int
     begin_s: float
@@ -41,7 +38,6 @@ class TracedStep:
     exposed_s: float
     hidden_s: float
     host_s: float
-    overlapped_s: float
     collectives: tuple[TracedCollective, ...]
     busy: Intervals = field(default_factory=lambda: np.empty((0, 2)), compare=False, repr=False)
     waits: Intervals = field(default_factory=lambda: np.empty((0, 2)), compare=False, repr=False)
@@ -122,9 +118,7 @@ def _steps(recording: Recording, on_gpu: bool) -> list[TracedStep]:
     steps = []
     for k, (number, _, _) in enumerate(spans):
         begin_s, end_s = windows[k] if begins is None else begins[k]
-        moments = [moment_of(each, on_gpu) for each in _large(by_step[k])]
-        overlapped_s = length(clipped(busy, min(moments), max(moments))) if moments else 0.0
-        steps.append(_step(number, begin_s, end_s, busy, waits, ends, overlapped_s, by_step[k]))
+        steps.append(_step(number, begin_s, end_s, busy, waits, ends, by_step[k]))
     return steps
 
 
@@ -135,7 +129,6 @@ def _step(
     busy: Intervals,
     waits: Intervals,
     ends: np.ndarray,
-    overlapped_s: float,
     collectives: Sequence[TracedCollective],
 ) -> TracedStep:
     """Split the time of a step. The device waits for communication in a gap of its work in which a collective ends;
@@ -148,22 +141,14 @@ def _step(
     exposed_s, host_s = length(exposed), length(without(idle, communication))
     hidden_s = length(communication) - exposed_s
     return TracedStep(
-        number, begin_s, end_s, length(computing), exposed_s, hidden_s, host_s, overlapped_s, tuple(collectives),
-        computing, exposed,
-    )  # fmt: skip
+        number, begin_s, end_s, length(computing), exposed_s, hidden_s, host_s, tuple(collectives), computing, exposed
+    )
 
 
 def moment_of(collective: TracedCollective, on_gpu: bool) -> float:
     """Return when a collective could begin: a thread of gloo may come late, and a GPU is called ahead of its work."""
     late = collective.launched_s is None or on_gpu
     return collective.begin_s if late else collective.launched_s or 0.0
-
-
-def _large(collectives: Sequence[TracedCollective]) -> list[TracedCollective]:
-    """Return the all-reduces without those of a loss or another few numbers."""
-    reduces = [each for each in collectives if each.kind == ALL_REDUCE]
-    total = sum(each.n_bytes or 0.0 for each in reduces)
-    return [each for each in reduces if (each.n_bytes or 0.0) >= LEAST_SIZE * total]
 
 
 def _intervals(collectives: Sequence[TracedCollective], on_gpu: bool) -> Intervals:

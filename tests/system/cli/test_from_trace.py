@@ -53,9 +53,7 @@ def test_a_prediction_that_is_wrong_is_said_with_its_reason(here: Path, capsys: 
     assert main(LINE) == 0
     printed = capsys.readouterr()
     assert "% from the traced one: do not trust this description" in printed.err
-    assert "communication can hide behind 70% of the gradient; in the simulator, with 2 equal buckets, behind 33%" in (
-        printed.err
-    )
+    assert "68 ms of communication hide behind a gradient; in the simulator, with 2 equal buckets, 33." in printed.err
 
 
 def test_one_trace_makes_a_cluster_of_equal_ranks(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

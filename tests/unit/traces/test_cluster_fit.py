@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsgd.traces.cluster_fit import Burst, ClusterFit, fit_cluster, fit_links, simulated_overlap
+from dsgd.traces.cluster_fit import Burst, ClusterFit, can_hide_s, fit_cluster, fit_links
 from dsgd.traces.json_stream import TraceError
 from dsgd.traces.traced_job import read_job
 from tests.support.each_row import each_row
@@ -59,15 +59,17 @@ def test_all_reduces_that_overlap_are_one_burst(tmp_path: Path) -> None:
     assert fit.bucket_startup_s == pytest.approx(0.002, rel=1e-3)  # before the burst
 
 
-@each_row("backward_ms, buckets", [(0.0, 1), (35.0, 2), (50.0, 4), (90.0, 4)])
-def test_buckets_hide_as_much_as_in_the_trace(backward_ms: float, buckets: int, tmp_path: Path) -> None:
-    """Four all-reduces are called in a part of the gradient's 100 ms."""
-    calls = [100 - backward_ms * (1 - k / 3) for k in range(4)]
-    spans = [Bucket(1000, call, call, call + 1) for call in calls]
-    fit = fit_of(tmp_path, [Rank(rank, 2, [Step(0, 101, [(0, 100)], spans)]) for rank in range(2)])
+@each_row("hidden_ms, buckets", [(0.0, 1), (35.0, 2), (42.0, 3), (55.0, 4)])
+def test_buckets_hide_as_much_as_in_the_trace(hidden_ms: float, buckets: int, tmp_path: Path) -> None:
+    """Four all-reduces of 20 ms, one after the other, begin so long before the end of a gradient of 100 ms. Equal
+    buckets hide 0, 33, 44 or 50 ms."""
+    begins = [100 - hidden_ms + 20 * k for k in range(4)]
+    spans = [Bucket(1000, min(begin, 100), begin, begin + 20) for begin in begins]
+    fit = fit_of(tmp_path, [Rank(rank, 2, [Step(0, 180 - hidden_ms, [(0, 100)], spans)], "nccl") for rank in range(2)])
     assert (fit.all_reduces, fit.buckets) == (4, buckets)
-    assert fit.overlapped == pytest.approx(backward_ms / 100)
-    assert abs(simulated_overlap(buckets) - fit.overlapped) <= 0.41
+    assert 1e3 * fit.hidden_s[0] == pytest.approx(hidden_ms)
+    assert 1e3 * fit.hidden_s[1] == pytest.approx((1 - 1 / buckets) * 200 / 3)
+    assert 1e3 * can_hide_s(buckets, 1.0, 0.08) == pytest.approx((1 - 1 / buckets) * 80)
 
 
 def test_hosts_are_islands_and_groups_inside_have_links_of_their_own(tmp_path: Path) -> None:
