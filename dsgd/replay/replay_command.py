@@ -146,7 +146,10 @@ def _show(
         whole: dict[str, Any] = {"answer": text, "setting": setting}
         whole |= as_json(nights, factors, replay.conditions, first.nodes, prices)
         if traced is not None:
-            whole["traced"] = {"time_s": traced_s, "step_s": traced.step_s, **traced.seconds(steps)}
+            kinds = {
+                f"{name.replace('compute', 'computing')}_s": time_s for name, time_s in traced.seconds(steps).items()
+            }
+            whole["traced"] = {"time_s": traced_s, "step_s": traced.step_s, **kinds}
         write_atomically(Path(options.json), f"{json.dumps(whole, indent=1, allow_nan=False)}\n".encode())
     if options.figure is not None:
         with drawing():

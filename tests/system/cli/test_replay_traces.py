@@ -31,7 +31,7 @@ def test_a_traced_night_is_replayed_with_its_steps_beside_the_predicted_ones(
     assert sync["exact"]
     # a round waits for the slowest sum of ten gradient times, and has one sum in place of ten
     assert STEP_S - 51.2e-3 - 0.02 < local["step_s"] - 5.12e-3 < STEP_S - 51.2e-3
-    kinds = ("compute", "communication", "waiting", "host")
+    kinds = ("computing_s", "communication_s", "waiting_s", "host_s")
     assert sum(whole["traced"][kind] for kind in kinds) == pytest.approx(whole["traced"]["time_s"], rel=1e-6)
     assert printed.out.startswith(
         "30,000 traced steps took 1.45 h, sync predicted 1.45 h; localsgd tau=10 would have taken"
