@@ -40,8 +40,8 @@ class JobCheck:
 def cluster_entries(job: TracedJob, fit: ClusterFit, times: Path) -> list[tuple[str, str, str]]:
     """Return key, value and comment of each line of a traced cluster's file. times: file of the gradient times."""
     p, links, inside = job.world_size, fit.links, fit.inside or fit.links
-    steps, one = len(job.steps), len(fit.gradient_s) == 1
-    trace = "null" if one else json.dumps(str(times))
+    steps, alone = len(job.steps), len(fit.gradient_s) == 1
+    trace = "null" if alone else json.dumps(str(times))
     islands = fit.hosts if fit.hosts < p else 1
     port = inside if islands > 1 else links
     port_ranks = p // islands if fit.inside is not None else p
@@ -51,8 +51,8 @@ def cluster_entries(job: TracedJob, fit: ClusterFit, times: Path) -> list[tuple[
         between = 1 + (rounds - 1) // (p // islands)
         wan_latency_s = max(latency_s, (links.fixed_s - (rounds - between) * latency_s) / between)
     entries = [
-        ("gradient_s", _gradient(fit), "a step without exposed communication" if one else "in the compute_trace"),
-        ("compute_trace", trace, "one rank is in the trace" if one else f"of {p} ranks in {steps} steps"),
+        ("gradient_s", _gradient(fit), "a step without exposed communication" if alone else "in the compute_trace"),
+        ("compute_trace", trace, "one rank is in the trace" if alone else f"of {p} ranks in {steps} steps"),
         ("bandwidth", f"{port.bandwidth(port_ranks):.6g}", "payload, of all-reduces as rings"),
         ("latency_s", f"{latency_s:.6g}", f"{port.sizes} size{'s'[: port.sizes > 1]} of all-reduces, or of several"),
         ("islands", str(islands), "hosts" if islands > 1 else "links are alike"),
@@ -107,8 +107,8 @@ def check_job(job: TracedJob, fit: ClusterFit) -> JobCheck:
         write_cluster(job, fit, Path(folder))
         # the experiment is one without data, and has a gradient's time of its own
         gradient = f"cluster.gradient_s={_gradient(fit)}"
-        words = ["experiment=quadratic", *timing_words(job), "cluster=traced_job", gradient]
-        simulation = Simulation(configure(composed(words, folder)).experiment)
+        overrides = ["experiment=quadratic", *timing_words(job), "cluster=traced_job", gradient]
+        simulation = Simulation(configure(composed(overrides, folder)).experiment)
         for _ in simulation.run():
             pass
     predicted_s = simulation.summary()["time_s"] / len(job.steps)
@@ -117,7 +117,8 @@ def check_job(job: TracedJob, fit: ClusterFit) -> JobCheck:
     least_s = fmean(map(min, zip(*exposed, strict=True)))
     longest_s = fmean(map(max, zip(*fit.gradient_s, strict=True)))
     waiting = (
-        (longest_s - fmean(own), fmean(of_rank) - least_s) for own, of_rank in zip(fit.gradient_s, exposed, strict=True)
+        (longest_s - fmean(work), fmean(of_rank) - least_s)
+        for work, of_rank in zip(fit.gradient_s, exposed, strict=True)
     )
     return JobCheck((predicted_s, traced_s), (predicted_s - longest_s, least_s), tuple(waiting))
 

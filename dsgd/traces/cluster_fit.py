@@ -22,7 +22,7 @@ ALL_REDUCE = "all_reduce"
 @dataclass(frozen=True)
 class Burst:
     """All-reduces that overlap, after a time in which none ran. count, n_bytes: their number and sum of bytes.
-    seconds: from the arrival of the last rank to the end. delay_s: from their calls to the beginning, on average."""
+    seconds: time from the arrival of the last rank to the end. delay_s: time from the calls to the beginning."""
 
     count: int
     n_bytes: float
@@ -55,8 +55,8 @@ class ClusterFit:
     hidden_s: communication that hides behind a gradient, in the traces and in the simulator. buckets: number of equal
     buckets that hide about as much there. bucket_startup_s: seconds before each of them. links: between the ranks.
     inside: links within the hosts, None: not in the traces. hosts: number of hosts with equally many consecutive ranks.
-    variation: standard deviation of the transfer times over their mean, at one size. notes: what the traces leave open,
-    with its effect."""
+    variation: standard deviation of the transfer times over their mean, at one size. notes: things that the traces
+    leave open, with their effect."""
 
     gradient_s: tuple[tuple[float, ...], ...]
     message_bytes: float

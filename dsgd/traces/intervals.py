@@ -45,10 +45,10 @@ def common(some: Intervals, others: Intervals) -> Intervals:
     """Return the times that lie in both sets."""
     first = np.searchsorted(others[:, 1], some[:, 0], "right")
     counts = np.maximum(np.searchsorted(others[:, 0], some[:, 1], "left") - first, 0)
-    one = np.repeat(np.arange(len(some)), counts)
+    index = np.repeat(np.arange(len(some)), counts)
     other = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
-    begins = np.maximum(some[one, 0], others[other, 0])
-    return np.stack([begins, np.minimum(some[one, 1], others[other, 1])], axis=1)
+    begins = np.maximum(some[index, 0], others[other, 0])
+    return np.stack([begins, np.minimum(some[index, 1], others[other, 1])], axis=1)
 
 
 def gaps(times: Intervals, begin: float, end: float) -> Intervals:

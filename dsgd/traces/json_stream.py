@@ -113,7 +113,7 @@ def read_events(
 def _events(text: _Text, other: Callable[[str, Any], None]) -> Iterator[dict[str, Any]]:
     if text.peek() != "{":
         raise TraceError(f"it must be a JSON object with {EVENTS}, as export_chrome_trace writes it")
-    found, separator = False, text.skip("{")
+    has_events, separator = False, text.skip("{")
     while separator != "}":
         if separator == "{" and text.peek() == "}":
             break
@@ -122,12 +122,12 @@ def _events(text: _Text, other: Callable[[str, Any], None]) -> Iterator[dict[str
         key = text.value()
         text.skip(":")
         if key == EVENTS:
-            found = True
+            has_events = True
             yield from _items(text)
         else:
             other(key, text.value())
         separator = text.skip(",}")
-    if not found:
+    if not has_events:
         raise TraceError(f"it has no {EVENTS}: it must be what profiler.export_chrome_trace writes")
 
 

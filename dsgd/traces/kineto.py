@@ -66,7 +66,7 @@ class Recording:
     """The events of a trace that say where the time goes. Times are seconds since an origin of the trace.
 
     distributed: the trace's `distributedInfo`. base_s: origin of the times, in seconds since 1970. steps: number,
-    begin and end. operators: by thread, begins and ends in turn. kernels: likewise, without collectives.
+    begin and end. operators: begins and ends in turn, by thread. kernels: begins and ends without collectives.
     kernel_numbers: correlation of each kernel with its launch. launch_numbers, launch_times: correlation and
     moment of each launch. spans: collectives with
     the number of their elements and their correlation. gloo_threads: threads that work for gloo. trains: whether there

@@ -180,8 +180,8 @@ def _launch_times(recording: Recording, numbers: np.ndarray) -> np.ndarray:
     if not len(known):
         return np.full(len(numbers), np.nan)
     order = np.argsort(known, kind="stable")
-    place = np.minimum(np.searchsorted(known[order], numbers), len(known) - 1)
-    return np.where(known[order][place] == numbers, moments[order][place], np.nan)
+    index = np.minimum(np.searchsorted(known[order], numbers), len(known) - 1)
+    return np.where(known[order][index] == numbers, moments[order][index], np.nan)
 
 
 def _launched(recording: Recording) -> list[TracedCollective]:

@@ -21,8 +21,8 @@ SHOWN = 8  # ranks that a message names
 
 @dataclass(frozen=True)
 class JointCollective:
-    """A collective of several ranks. ranks: members of its group, None: not in the traces. parts: what it was on each
-    rank whose trace there is."""
+    """A collective of several ranks. ranks: members of its group, None: not in the traces. parts: its part on each
+    rank that has a trace."""
 
     step: int
     kind: str
@@ -127,7 +127,7 @@ def join(traces: Sequence[RankTrace], alone: bool = False) -> TracedJob:
     numbers = [{step.number for step in trace.steps} for trace in traces]
     steps = tuple(sorted(set.intersection(*numbers)))
     if not steps:
-        other = next(each for each, own in zip(traces, numbers, strict=True) if not own & numbers[0])
+        other = next(each for each, mine in zip(traces, numbers, strict=True) if not mine & numbers[0])
         spans = (f"{trace.path} has {trace.steps[0].number} to {trace.steps[-1].number}" for trace in (first, other))
         raise TraceError(f"traces must be of the same steps, with one schedule on all ranks: {', '.join(spans)}")
     job = TracedJob(first.world_size, tuple(traces), steps, tuple(_joint(traces, steps)))
