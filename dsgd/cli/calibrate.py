@@ -6,6 +6,11 @@ simulator predicts the times of real processes on the same machines.
 
 Under torchrun or srun, the started processes measure their machines and the network between them.
 
+    dsgd-calibrate --from-trace traces/ --out my/cluster/mine.yaml
+
+describes the cluster of a job by its traces of torch.profiler, one of each rank, and checks the description: the
+simulator must predict the traced steps. Nothing is measured, and no key is needed.
+
 `dsgd-calibrate need` measures nothing: it says which bandwidth each method needs (`dsgd-calibrate need --help`).
 """
 
@@ -53,6 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--out must be a .yaml file, got {out}")
         if launch(os.environ).rank == 0:  # which writes it
             check_file(out, "--out")
+        if options.from_trace is not None:
+            if options.overrides or options.config_dir:
+                raise ConfigError("keys and --config-dir must not be given with --from-trace, whose job has its own")
+            from dsgd.cli.from_trace import describe_trace
+
+            return describe_trace(options.from_trace, out)
         (job,) = ConfigTree(options.config_dir).jobs(options.overrides, multirun=False)
         return calibrate_cluster(configure(job.values), out, options.steps, options.link_s)
     except ValueError as error:
@@ -72,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
         help="about a twelfth of the seconds for each link (default: %(default)s)",
     )
     parser.add_argument("--config-dir", metavar="DIR", help="your own configuration files")
+    traces = "describe a job by its profiler traces: a folder with one of each rank, or one file"
+    parser.add_argument("--from-trace", metavar="PATH", help=traces)
     return parser
 
 

@@ -39,7 +39,10 @@ METHODS = (
 )  # fmt: skip
 TARGETS = (50.0, 80.0, 90.0, 95.0, 99.0)  # per cent of the time
 BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}  # of a parameter in a message
-TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null")
+TIMING = (
+    "data=quadratic", "model=vector", "batch_size=1", "precision=fp64", "engine.gradients=none",
+    "eval.every_epochs=null",
+)  # fmt: skip
 FOUND = ("algo", "cluster.bandwidth", "engine", "budget", "cluster.message_bytes")  # keys that are not the user's here
 # rounds, and minimum of steps, of a short and a long run: the additional time of the long run has neither start nor end
 ROUNDS, FEWEST_STEPS = (2, 5), (20, 50)
@@ -108,10 +111,16 @@ def _parser() -> Any:
     return parser
 
 
-def timing_overrides(typed: Sequence[str], config_dir: str | None = None) -> list[str]:
-    """Return the overrides that the timing runs of all methods have in common. typed: overrides of the command line.
+def timing_overrides(
+    typed: Sequence[str],
+    config_dir: str | None = None,
+    reserved: Sequence[str] = FOUND,
+    instead: str = "it is what `need` sets or finds; a method is --method",
+) -> list[str]:
+    """Return the overrides that the timing runs of all methods have in common.
 
-    Raises ConfigError."""
+    typed: overrides of the command line. reserved: keys that the command sets; without the size of a message among them
+    the cluster may have its own. instead: reason for the error about these keys. Raises ConfigError."""
     sizes, others = dict[str, str](), list[str]()
     for override in typed:
         key, equals, value = override.partition("=")
@@ -119,16 +128,17 @@ def timing_overrides(typed: Sequence[str], config_dir: str | None = None) -> lis
             raise ConfigError(f"arguments must be KEY=VALUE, got {override}")
         if key in ("parameters", "precision", "model"):
             sizes[key] = value
-        elif key.partition(".")[0] in FOUND or key in FOUND:
-            raise ConfigError(f"{key} must not be given: it is what `need` sets or finds; a method is --method")
+        elif key.partition(".")[0] in reserved or key in reserved:
+            raise ConfigError(f"{key} must not be given: {instead}")
         else:
             others.append(f"cluster.{override}" if key == "gradient_s" else override)
     if not any(override.startswith("cluster") for override in others):
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient, got none")
     # the gradient's time comes after the cluster, whose own time it replaces
     others.sort(key=lambda override: override.startswith("cluster.gradient_s="))
-    size = f"cluster.message_bytes={message_bytes(sizes, config_dir)!r}"
-    return [*TIMING, *others, size, f"budget.steps={FEWEST_STEPS[0]}", "budget.epochs=null"]
+    if sizes or "cluster.message_bytes" in reserved:
+        others.append(f"cluster.message_bytes={message_bytes(sizes, config_dir)!r}")
+    return [*TIMING, *others, f"budget.steps={FEWEST_STEPS[0]}", "budget.epochs=null"]
 
 
 def experiment_of(method: str, timing: Sequence[str], config_dir: str | None = None) -> Experiment:
@@ -142,7 +152,7 @@ def experiment_of(method: str, timing: Sequence[str], config_dir: str | None = N
     if algo == "sgp" and not any(override.startswith("topology") for override in overrides):
         overrides.append("topology=one_peer_exponential")
     experiment = configure(composed(overrides, config_dir)).experiment
-    if experiment.cluster.gradient_s is None:
+    if experiment.cluster.mean_gradient_s is None:
         raise ConfigError("gradient_s must be given, the seconds of a worker's gradient: this cluster has none")
     return experiment
 
@@ -241,11 +251,11 @@ def computing(experiment: Experiment) -> float:
 def setting_of(experiment: Experiment) -> str:
     """Return the setting for which the numbers hold, in one line."""
     cluster = experiment.cluster
-    assert cluster.gradient_s is not None
+    assert cluster.mean_gradient_s is not None
     assert cluster.message_bytes is not None
     parts = [
         f"{experiment.nodes} nodes",
-        f"gradient of {in_units(cluster.gradient_s, 's')}",
+        f"gradient of {in_units(cluster.mean_gradient_s, 's')}",
         f"messages of {in_units(cluster.message_bytes, 'bytes')}",
         f"latency {in_units(cluster.latency_s, 's')} for the bandwidths",
         "unlimited bandwidth for the latencies",

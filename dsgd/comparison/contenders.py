@@ -62,8 +62,11 @@ class Prices:
         """Return the cost of a run until a time of its clock; infinite for infinite time, NaN for unknown bytes."""
         if math.isinf(seconds):
             return math.inf
-        traffic = bytes_sent_by(run, seconds) / GB * self.egress_gb if self.egress_gb else 0.0
-        return number(run.nodes) * seconds / 3600 * self.node_hour + traffic
+        return self.charge(number(run.nodes), seconds, bytes_sent_by(run, seconds) if self.egress_gb else 0.0)
+
+    def charge(self, nodes: float, seconds: float, sent_bytes: float) -> float:
+        """Return the price of nodes for a time, and of the bytes that they send."""
+        return nodes * seconds / 3600 * self.node_hour + sent_bytes / GB * self.egress_gb
 
 
 def bytes_sent_by(run: Run, seconds: float) -> float:

@@ -142,6 +142,12 @@ def in_units(value: float, unit: str, digits: int = 3) -> str:
     return f"{_rounded(value / factor, digits)} {name}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time as `9.4 h`, `12 min` or `3.2 s`."""
+    name, size = next(((name, size) for name, size in (("h", 3600.0), ("min", 60.0)) if seconds >= size), ("", 1.0))
+    return f"{_rounded(seconds / size)} {name}" if name else in_units(seconds, "s")
+
+
 def _suiting(unit: str, value: float) -> tuple[str, float]:
     """Return the largest name of a unit that is at most the value, with its size; for 0 and infinity the unit."""
     sizes = [(name, float(FACTORS[unit][name])) for name in _SHOWN[unit]]

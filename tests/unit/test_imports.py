@@ -47,10 +47,13 @@ WANTED = {
     "torch": {"engines.torch", "runner", "streams", "worker"},
     "report": {"crossing", "experiment", "keys", "record"},
     "sweep": {"keys", "record"},
+    "traces": {"host"},
     "python": {"record", "report", "runner"},
     "comparison": {"cli", "crossing", "data", "host", "keys", "record", "report", "runner", "sweep"},
+    "replay": {"cli", "cluster", "comparison", "engines.rules", "engines.sim", "experiment", "host", "record", "report"}
+    | {"runner", "traces"},
     "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
-    | {"models", "problem", "record", "report", "runner", "sweep"},
+    | {"models", "problem", "record", "report", "runner", "sweep", "traces"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

@@ -80,6 +80,15 @@ def test_an_option_without_a_dot_is_the_algorithm_s_unless_it_is_a_key_of_every_
     assert experiment_of("sgp topology=ring", timing).algo.topology.name == "ring"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_a_cluster_s_own_gradient_time_counts_unless_another_one_is_given(tmp_path: Path) -> None:
+    trace = tmp_path / "times.csv"
+    trace.write_text("step,rank,seconds\n0,0,0.2\n0,1,0.4\n")
+    replayed = f"cluster.compute_trace={trace}"
+    for words, mean_s in ((["cluster=jin2016"], 0.2), (["cluster=jin2016", "gradient_s=3s"], 3.0), ([replayed], 0.3)):
+        timing = timing_overrides(["parameters=1e6", "nodes=2", *words])
+        assert experiment_of("sync", timing).cluster.mean_gradient_s == pytest.approx(mean_s)
+
+
 @each_row(("model", "count"), [("resnet50", 25_557_032), ("resnet18", 11_689_512)])
 def test_parameters_of_a_model_are_those_for_imagenet(model: str, count: int) -> None:
     assert parameters_of(model) == count

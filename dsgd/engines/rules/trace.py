@@ -21,7 +21,7 @@ class TraceRow:
 
 
 def trace_text(rows: Sequence[TraceRow], end_s: float) -> Iterator[str]:
-    """Yield the pieces of the trace file. A node computes, or else its port is busy (communication), or else it waits.
+    """Yield the pieces of the trace file.
 
     Times are converted to microseconds, the unit of the format."""
     yield '{"displayTimeUnit": "ms", "traceEvents": [\n'
@@ -29,10 +29,7 @@ def trace_text(rows: Sequence[TraceRow], end_s: float) -> Iterator[str]:
     for number, row in enumerate(rows):
         name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": number, "args": {"name": row.name}}
         events: list[dict[str, Any]] = [name]
-        computing = sorted(span for span in until(end_s, row.computing) if span[1] > span[0])
-        communicating = without(merged(until(end_s, row.communicating)), computing)
-        waiting = without([(0.0, end_s)], merged(computing + communicating))
-        for kind, spans in zip(COLOURS, (computing, communicating, waiting), strict=True):
+        for kind, spans in spans_by_kind(row, end_s).items():
             for begin, end in spans:
                 span = {"name": kind, "cat": kind, "ph": "X", "pid": 0, "tid": number, "cname": COLOURS[kind]}
                 events.append(span | {"ts": begin * 1e6, "dur": (end - begin) * 1e6})
@@ -40,6 +37,15 @@ def trace_text(rows: Sequence[TraceRow], end_s: float) -> Iterator[str]:
             yield separator + json.dumps(event)
             separator = ",\n"
     yield "\n]}\n"
+
+
+def spans_by_kind(row: TraceRow, end_s: float) -> dict[str, list[Span]]:
+    """Return the spans of each kind until a time, in order: a node computes, or else its port is busy, or else it
+    waits."""
+    computing = sorted(span for span in until(end_s, row.computing) if span[1] > span[0])
+    communicating = without(merged(until(end_s, row.communicating)), computing)
+    waiting = without([(0.0, end_s)], merged(computing + communicating))
+    return dict(zip(COLOURS, (computing, communicating, waiting), strict=True))
 
 
 def until(end_s: float, spans: Sequence[Span]) -> list[Span]:

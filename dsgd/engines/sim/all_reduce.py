@@ -156,8 +156,11 @@ class AllReduces:
         begin_s = max(first_s, self._free_s)
         self._free_s = max(begin_s + startup_s + parts * part_s, last_s + part_s)
         sizes = bytes_of_nodes(self.taken, nodes, n_bytes)
+        traced = self._network.spans is not None and nodes > 1
+        spans = _part_spans(begin_s, startup_s, part_s, parts, first_s, last_s) if traced else []
         for port, size in zip(ports, sizes, strict=False):  # without a star there is no centre
             self._network.count(port, size, begin_s, self._free_s)
+            self._network.occupy(port, spans)
         routes = self._network.routes
         if routes is not None and routes.regions > 1:
             size = bytes_of_uplink(self.taken, nodes, routes.regions, n_bytes)
@@ -174,6 +177,21 @@ class AllReduces:
 def _ready_s(begin_s: float, end_s: float, share: float) -> float:
     """Return when this share of the backward pass of a gradient between two times is over."""
     return begin_s + (FORWARD + (1 - FORWARD) * share) * (end_s - begin_s)
+
+
+def _part_spans(
+    begin_s: float, startup_s: float, part_s: float, parts: int, first_s: float, last_s: float
+) -> list[tuple[float, float]]:
+    """Return when the parts of an all-reduce are communicated, one after the other, each when all workers have it."""
+    end_s = begin_s + startup_s + part_s
+    spans = [(begin_s, end_s)]
+    for k in range(1, parts):
+        ready_s = first_s + (last_s - first_s) * k / (parts - 1)
+        if ready_s > end_s:
+            spans.append((ready_s, ready_s))
+        end_s = max(ready_s, end_s) + part_s
+        spans[-1] = (spans[-1][0], end_s)
+    return spans
 
 
 @dataclass(eq=False)

@@ -164,7 +164,11 @@ class Network:
         """Count bytes that a node sends, and as many that it receives, between two times without occupying its port,
         as in collectives."""
         self._collective[node].add(self._loop.now, begin, end, size)
-        self._busy(node, begin, end)
+
+    def occupy(self, node: int, spans: Sequence[tuple[float, float]]) -> None:
+        """Note in a trace the times in which a collective keeps a node's port busy."""
+        for begin, end in spans:
+            self._busy(node, begin, end)
 
     def _busy(self, node: int, begin: float, end: float) -> None:
         if self.spans is not None and end > begin:

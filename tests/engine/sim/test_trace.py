@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dsgd.cluster import Cluster
-from dsgd.engines.rules.trace import COLOURS, trace_text
+from dsgd.engines.rules.trace import COLOURS, spans_by_kind, trace_text
 from dsgd.engines.sim.simulated import restore, snapshot
 from dsgd.engines.sim.simulation import Simulation
 from tests.support.cases import WAITING, prepared
@@ -79,6 +79,22 @@ def test_a_span_is_what_it_says(tmp_path: Path) -> None:
         total = {kind: sum(s["dur"] for s in spans if s["cat"] == kind) / 12e6 for kind in COLOURS}
         expected = [0.03, ring, 0.0] if row == 1 else [0.01, ring, 0.02]
         assert [total[kind] for kind in ("compute", "communication", "waiting")] == pytest.approx(expected, abs=1e-9)
+
+
+def test_between_the_buckets_of_a_gradient_workers_wait() -> None:
+    """sync on a fast network with a slow node: after its own gradient, a worker communicates each bucket when the slow
+    node has it, and waits in between; the last bucket comes after the last gradient."""
+    cluster = Cluster(0.01, 1e9, 0.0, message_bytes=1e6, slow_nodes={1: 3.0}, collective="ring", bucket_bytes=2.5e5)
+    _, simulation = run(("sync",), cluster=cluster)
+    part, end_s = 2 * 3 / 4 * 0.002, simulation.time_s
+    fast, slow, *_ = [spans_by_kind(row, end_s) for row in simulation.trace_rows()]
+    assert end_s == pytest.approx(12 * (0.03 + part))
+    # the four buckets are ready after 15, 20, 25 and 30 ms
+    ends = [(0.0, 0.01), (0.015, 0.015 + part), (0.02, 0.02 + part), (0.025, 0.025 + part), (0.03, 0.03 + part)]
+    first = sorted([*fast["compute"][:1], *fast["communication"][:4]])
+    assert [end for span in first for end in span] == pytest.approx([end for span in ends for end in span])
+    assert sum(end - begin for begin, end in fast["waiting"]) == pytest.approx(12 * (0.02 - 3 * part))
+    assert slow["waiting"] == []
 
 
 def test_the_centre_of_a_star_has_a_row() -> None:

@@ -51,8 +51,13 @@ def as_cluster_yaml(
         ("collective", "ring", "of any size on CPUs; NCCL's of large vectors"),
         ("gradient_of", gradient_of, "whose gradient_s this is; a run of others is warned"),
     ]
+    return cluster_text(f"Measured: {' '.join(title.split())}", entries)
+
+
+def cluster_text(title: str, entries: Sequence[tuple[str, str, str]]) -> str:
+    """Write a file of the folder `cluster`. title: its first line. entries: key, value and comment of each line."""
     width = max(len(f"{key}: {value}") for key, value, _ in entries)
-    lines = [f"# Measured: {' '.join(title.split())}", "defaults: [gigabit, _self_]  # keys that are not measured"]
+    lines = [f"# {title}", "defaults: [gigabit, _self_]  # keys that are not measured"]
     lines += [f"{f'{key}: {value}':<{width}}  # {comment}" for key, value, comment in entries]
     return "\n".join(lines) + "\n"
 

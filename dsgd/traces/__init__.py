@@ -1,0 +1,1 @@
+"""Read the traces that a profiled job leaves behind, and describe its cluster by them."""
