@@ -19,6 +19,7 @@ MODULES = {
     "sweep": "dsgd.cli.sweep",
     "reproduce": "dsgd.cli.studies",
     "calibrate": "dsgd.cli.calibrate",
+    "certify": "dsgd.cli.certify",
 }
 
 
@@ -71,3 +72,4 @@ compare = partial(_call, "compare", handles_signals=True)
 sweep = partial(_call, "sweep")
 reproduce = partial(_call, "reproduce", handles_signals=True)
 calibrate = partial(_call, "calibrate")
+certify = partial(_call, "certify")

@@ -45,12 +45,13 @@ WANTED = {
     | {"streams", "worker"},
     "engines": {"engines.dist", "engines.sim", "engines.torch", "host", "record", "runner"},
     "torch": {"engines.torch", "runner", "streams", "worker"},
+    "certificate": {"data", "engines.dist", "host", "models", "runner", "streams", "torch", "worker"},
     "report": {"crossing", "experiment", "keys", "record"},
     "sweep": {"keys", "record"},
     "python": {"record", "report", "runner"},
     "comparison": {"cli", "crossing", "data", "host", "keys", "record", "report", "runner", "sweep"},
-    "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
-    | {"models", "problem", "record", "report", "runner", "sweep"},
+    "cli": {"certificate", "cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment"}
+    | {"host", "keys", "models", "problem", "record", "report", "runner", "sweep"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {

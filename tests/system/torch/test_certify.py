@@ -1,0 +1,128 @@
+"""dsgd-certify: right implementations of each interface are certified, and each planted defect is found and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dsgd.cli.certify import main
+from tests.support.command import shell
+
+ROOT = Path(__file__).parents[3]
+CLASSES = "tests.support.foreign_classes"
+VECTOR, WEIGHT = "vector[0] of rank 0", "0.weight[0, 0] of rank 0"
+# class -> (number of comparisons that differ, the first that differs, what is seen there, the suspect)
+PLANTED = {
+    "DividesTwice": ("quadratics, 2 workers", "after step 4", VECTOR, "divides twice"),
+    "ForgetsMomentum": ("quadratics, 3 workers", "after step 6", VECTOR, "forgets momentum: the local optimizer's"),
+    "AveragesBuffers": ("network, 4 workers", "after step 4", "1.running_mean", "averages buffers: the module's"),
+    "AveragesMomentum": ("quadratics, 3 workers", "after step 6", VECTOR, "averages buffers: the local optimizer's"),
+    "DecaysLate": ("quadratics, 3 workers", "after step 2", "matrix[0, 0]", "order of decay"),
+    "StaleSnapshot": ("quadratics, 2 workers", "after step 4", VECTOR, "stale snapshot: of the parameters"),
+    "DividesGradientTwice": ("quadratics, 2 workers", "after step 1", VECTOR, "divides twice"),
+    "StaleGradient": ("quadratics, 2 workers", "after step 1", VECTOR, "stale snapshot: of the communication before"),
+    "ForgetsError": ("quadratics, 2 workers", "after step 2", "rank 0", "forgets momentum: the error memory"),
+    "ForgetsOuterMomentum": ("quadratics, 2 workers", "after step 6", VECTOR, "forgets momentum: the outer momentum"),
+    "DividesChangeTwice": ("quadratics, 2 workers", "after step 3", VECTOR, "divides twice"),
+    "NeverRefreshed": ("quadratics, 2 workers", "after step 6", VECTOR, "stale snapshot: of theta, never refreshed"),
+}
+
+
+def printed(name: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    """Return the exit status and the lines of the command for a class."""
+    status = main([f"{CLASSES}:{name}"])
+    return status, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "comparisons"),
+    [("Averaging", 7), ("AllReduce", 6), ("TopK", 5), ("Nesterov", 7), ("WithoutCounterpart", 3)],
+)
+def test_a_right_implementation_is_certified(name: str, comparisons: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """TopK is not SGD with one worker. Without a counterpart there are the three reductions."""
+    status, lines = printed(name, capsys)
+    assert (status, lines[-1]) == (0, f"certified: {comparisons} comparisons, each equal to 1e-12"), lines
+    assert len(lines) == comparisons + 2
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_defect_is_found_where_it_begins_and_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the first comparison, step, tensor and rank that differ, and by the only suspect that explains all."""
+    problem, step, tensor, suspect = PLANTED[name]
+    status, lines = printed(name, capsys)
+    assert status == 1
+    first = next(line for line in lines if "differs" in line)
+    assert first.startswith(problem), lines
+    assert f"differs {step}: {tensor}" in first or (f"differs {step}: " in first and tensor in first), lines
+    assert lines[-1].startswith(f"differs: {suspect}"), lines
+    assert "; or " not in lines[-1]
+
+
+def test_the_only_rank_that_differs_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """No suspect does this."""
+    status, lines = printed("KeepsItsOwn", capsys)
+    assert (status, lines[-1]) == (1, "differs: no suspect alone explains it")
+    assert "differs after step 4: vector[0] of rank 1 is " in lines[1]
+    assert "as on" not in lines[1]
+
+
+def test_an_exception_of_the_class_is_shown_with_its_rank_and_line(capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = printed("Raises", capsys)
+    assert (status, lines[-1]) == (1, "differs")
+    assert "fails: rank 1: RuntimeError: no route to the moon (foreign_classes.py:" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("NoInterface", "interface must be hook, outer, wrapper, got None"),
+        ("NoStep", "must have the method step, as its interface is wrapper"),
+        ("NoTau", "options must have tau >= 1, the local steps of a round, got None"),
+        ("WrongOption", "algo.tau must be >= 1, got 0"),
+        ("OtherArguments", "must be made from (model, optimizer, tau, groups): got an unexpected keyword"),
+        ("NoMethod", "algo must be one of"),
+        ("NoProcessGroup", "algo=gossip needs engine=dist"),
+        ("Missing", "must be importable: module 'tests.support.foreign_classes' has no attribute 'Missing'"),
+        ("a_function", "must be a class, got function"),
+    ],
+)
+def test_bad_input_ends_in_one_line(name: str, rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"{CLASSES}:{name}"]) == 2
+    captured = capsys.readouterr()
+    assert rule in captured.err
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert captured.err.startswith("dsgd-certify: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ([], "the following arguments are required: PACKAGE.MODULE:CLASS"),
+        (["mine.Averaging"], "the class must be package.module:Class, got 'mine.Averaging'"),
+        (["no_such_module:Averaging"], "must be importable: No module named 'no_such_module'"),
+    ],
+)
+def test_a_wrong_command_line_ends_in_one_line(
+    arguments: list[str], rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert rule in captured.err
+
+
+def test_as_a_user_types_it(tmp_path: Path) -> None:
+    """The class of the page, in the folder of the user's file; nothing is left there but what Python compiles."""
+    page = (ROOT / "docs" / "howto" / "certify.md").read_text()
+    (tmp_path / "mine.py").write_text(code_of(page))
+    for line in [line.strip() for line in page.splitlines() if line.startswith("    PYTHONPATH=. dsgd-certify")]:
+        ended = shell(line.removeprefix("PYTHONPATH=. "), tmp_path, PYTHONPATH=str(tmp_path))
+        assert ended.returncode == 0, (line, ended.stdout, ended.stderr)
+        assert ended.stdout.splitlines()[-1].startswith("certified: ")
+    assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def code_of(page: str) -> str:
+    """Return the Python blocks of the page, as one file."""
+    return "\n".join(block.partition("```")[0] for block in page.split("```python\n")[1:])
