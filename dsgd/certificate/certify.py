@@ -15,7 +15,7 @@ from dsgd.certificate.interfaces import ForeignClass
 from dsgd.certificate.processes import TrainingFailed, trained
 from dsgd.certificate.reductions import REDUCTIONS, Reduction
 from dsgd.certificate.small_problems import PROBLEMS, SmallProblem
-from dsgd.certificate.suspects import suspects
+from dsgd.certificate.suspects import Suspect, suspects
 
 TOLERANCE = 1e-12  # largest difference, relative to the largest number of a tensor if that is above 1
 Values = Mapping[str, Tensor]  # parameters and buffers at each gradient, [steps, nodes, ...] by name
@@ -108,11 +108,22 @@ def explanations(foreign: ForeignClass, pairs: Mapping[SmallProblem, tuple[Value
         return None
     left = list(suspects(foreign.algo, foreign.options))
     for problem in sorted(pairs, key=lambda problem: problem not in differing):
-        if left:
-            values = trained(problem, [suspect.build for suspect in left])
-            theirs, _ = pairs[problem]
-            left = [each for each, own in zip(left, values, strict=True) if not compared("", own, theirs).difference]
+        theirs, _ = pairs[problem]
+        own = _values_of(left, problem)
+        left = [each for each, values in zip(left, own, strict=True) if not compared("", values, theirs).difference]
     return [suspect.name for suspect in left]
+
+
+def _values_of(left: list[Suspect], problem: SmallProblem) -> list[Values]:
+    """Train a problem with each suspect, and drop from the list those that this method cannot have."""
+    while left:
+        try:
+            return trained(problem, [suspect.build for suspect in left])
+        except TrainingFailed as error:
+            if error.number is None:
+                raise
+            del left[error.number]
+    return []
 
 
 def compared(title: str, theirs: Values, ours: Values) -> CertificateLine:

@@ -34,7 +34,7 @@ def counterpart(
     change_worker: returns the worker that the algorithm sees instead. change_training: changes module and optimizer
     before the first step."""
 
-    def loop(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingLoop:
+    def loop(module: nn.Module, optimizer: torch.optim.Optimizer, _: object) -> TrainingLoop:
         algorithm = named_algorithm(algo, options, None, dist.get_world_size(), seed=0)
         if change_worker is not None:
             algorithm = _seeing(algorithm, lambda worker, change=change_worker: change(worker, module))

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from dsgd.models import RAISED, first_line, hint, imported
@@ -36,7 +37,8 @@ class TrainingLoop:
     step: Callable[[], object]
 
 
-Build = Callable[[nn.Module, torch.optim.Optimizer], TrainingLoop]
+# builds a training loop from a module, its local optimizer and the loss of a first batch
+Build = Callable[[nn.Module, torch.optim.Optimizer, Callable[[nn.Module], Tensor]], TrainingLoop]
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,11 @@ class ForeignClass:
     def build(self, options: Mapping[str, Any]) -> Build:
         """Return a function that builds the training loop of the class with these options."""
 
-        def loop(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingLoop:
+        def loop(
+            module: nn.Module, optimizer: torch.optim.Optimizer, first_loss: Callable[[nn.Module], Tensor]
+        ) -> TrainingLoop:
             if self.interface == "hook":
-                hook = self.cls(**options)
-                # buckets keep their order from the first pass on, and every rank its own buffers
-                model = DistributedDataParallel(module, find_unused_parameters=True, broadcast_buffers=False)
-                model.register_comm_hook(hook, lambda state, bucket: state(bucket))
-                return TrainingLoop(model, optimizer.step)
+                return TrainingLoop(with_hook(module, self.cls(**options), first_loss), optimizer.step)
             if self.interface == "outer":
                 outer = self.cls(list(module.parameters()), **options)
                 return TrainingLoop(module, OuterRounds(module.parameters(), optimizer, outer, options["tau"]).step)
@@ -66,6 +66,27 @@ class ForeignClass:
             return TrainingLoop(getattr(wrapper, "model", module), wrapper.step)
 
         return loop
+
+
+def with_hook(module: nn.Module, hook: Any, first_loss: Callable[[nn.Module], Tensor]) -> DistributedDataParallel:
+    """Return a model whose gradients a communication hook averages. Every rank keeps its own buffers.
+
+    After its first pass, DistributedDataParallel puts the parameters in another order. This pass is made here, without
+    the hook, so that a hook with a memory finds the same order in every step."""
+    model = DistributedDataParallel(module, broadcast_buffers=False)
+    is_first = True
+
+    def average(state, bucket):  # without annotations, of which torch takes no strings
+        return allreduce_hook(None, bucket) if is_first else state(bucket)  # pyright: ignore[reportArgumentType]
+
+    model.register_comm_hook(hook, average)
+    buffers = [buffer.clone() for buffer in module.buffers()]
+    first_loss(model).backward()
+    is_first = False
+    module.zero_grad()
+    for buffer, value in zip(module.buffers(), buffers, strict=True):
+        buffer.copy_(value)
+    return model
 
 
 class OuterRounds:

@@ -102,7 +102,7 @@ def _path(problem: SmallProblem, build: Build, rank: int) -> dict[str, Tensor]:
     """Train, and return the parameters and buffers at each gradient, [steps, ...] by name."""
     module = problem.model()
     optimizer = problem.optimizer(module)
-    loop = build(module, optimizer)
+    loop = build(module, optimizer, lambda model: problem.loss(model, rank, 0))
     points: list[dict[str, Tensor]] = []
     for step in range(problem.steps):
         module.zero_grad()

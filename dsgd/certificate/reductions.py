@@ -17,7 +17,7 @@ from dsgd.certificate.interfaces import Build, TrainingLoop, mean_over_ranks
 from dsgd.certificate.small_problems import PROBLEMS, SmallProblem, network, sgd
 
 
-def all_reduce_sgd(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingLoop:
+def all_reduce_sgd(module: nn.Module, optimizer: torch.optim.Optimizer, _: object) -> TrainingLoop:
     """Build SGD with the mean of all workers' gradients; with one worker, SGD."""
 
     def step() -> None:
@@ -29,7 +29,7 @@ def all_reduce_sgd(module: nn.Module, optimizer: torch.optim.Optimizer) -> Train
     return TrainingLoop(module, step)
 
 
-def unchanged(module: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingLoop:
+def unchanged(module: nn.Module, optimizer: torch.optim.Optimizer, _: object) -> TrainingLoop:
     """Build a loop that changes no parameter."""
     return TrainingLoop(module, lambda: None)
 

@@ -14,7 +14,7 @@ from dsgd.data.quadratic import Quadratic
 from dsgd.streams import seeded_streams, stream
 
 SEED, BATCH = 7, 6
-QUADRATIC = Quadratic(dim=17, curvature_spread=0.3)
+QUADRATIC = Quadratic(dim=35, curvature_spread=0.3)
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
@@ -24,7 +24,7 @@ class SplitVector(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.vector = nn.Parameter(torch.zeros(5, dtype=torch.float64))
-        self.matrix = nn.Parameter(torch.zeros(4, 3, dtype=torch.float64))
+        self.matrix = nn.Parameter(torch.zeros(6, 5, dtype=torch.float64))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return inputs * torch.cat((self.vector, self.matrix.flatten()))

@@ -107,7 +107,7 @@ class StaleParameters(DefectiveWorker):
         self._worker.step(g)
 
     async def all_reduce_mean(self, v: Tensor, size: float = 1.0) -> Tensor:
-        if self._before is not None:
+        if self._before is not None and v.shape == self._before.shape:
             change = self._worker.x - self._before
             v = v - change if torch.equal(v, self._worker.x) else v + change  # x itself, or theta - x
         return await self._worker.all_reduce_mean(v, size)
@@ -134,7 +134,7 @@ class StaleTheta(DefectiveWorker):
 
 
 class ShiftedSteps(DefectiveWorker):
-    """Count some steps more than were made, so that rounds end earlier."""
+    """Count more steps than were made, so that rounds end earlier; or fewer, so that the first round is longer."""
 
     def __init__(self, worker: Worker, module: nn.Module, by: int) -> None:
         super().__init__(worker, module)
@@ -142,7 +142,8 @@ class ShiftedSteps(DefectiveWorker):
 
     @property
     def steps(self) -> int:
-        return self._worker.steps + self._by
+        made = self._worker.steps
+        return made + self._by if made + self._by > 0 else made
 
 
 def decay_before_step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -220,6 +221,7 @@ WORKERS: tuple[tuple[str, ChangeWorker], ...] = (
     ("stale snapshot: of theta, in the change alone", _worker(StaleTheta, is_first=True, restores=False)),
     ("stale snapshot: of theta, one round old", _worker(StaleTheta, is_first=False, restores=False)),
     ("counts steps: the first round is one step shorter", _worker(ShiftedSteps, by=1)),
+    ("counts steps: the first round is one step longer", _worker(ShiftedSteps, by=-1)),
 )
 TRAININGS: tuple[tuple[str, ChangeTraining], ...] = (
     ("order of decay: apart from the gradient, before the step", decay_before_step),
@@ -229,7 +231,10 @@ TRAININGS: tuple[tuple[str, ChangeTraining], ...] = (
 )
 # by algorithm: options that are defects of an implementation
 OPTIONS: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
-    "diloco": (("forgets momentum: there is no outer momentum", {"beta": 0.0}),),
+    "diloco": (
+        ("forgets momentum: there is no outer momentum", {"beta": 0.0}),
+        ("makes no outer step: it averages parameters", {"olr": 1.0, "beta": 0.0}),
+    ),
     "compressed": (("forgets momentum: the error memory is lost", {"feedback": False}),),
 }
 

@@ -230,7 +230,7 @@ class WrongOption(Averaging):
 
 
 class OtherArguments(Averaging):
-    options: ClassVar[Any] = {"tau": 4, "groups": 2}
+    options: ClassVar[Any] = {"tau": 4, "switch": 2}
 
 
 class NoProcessGroup(Averaging):

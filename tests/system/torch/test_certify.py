@@ -15,10 +15,10 @@ VECTOR, WEIGHT = "vector[0] of rank 0", "0.weight[0, 0] of rank 0"
 # class -> (number of comparisons that differ, the first that differs, what is seen there, the suspect)
 PLANTED = {
     "DividesTwice": ("quadratics, 2 workers", "after step 4", VECTOR, "divides twice"),
-    "ForgetsMomentum": ("quadratics, 3 workers", "after step 6", VECTOR, "forgets momentum: the local optimizer's"),
+    "ForgetsMomentum": ("quadratics, 3 workers", "after step 5", VECTOR, "forgets momentum: the local optimizer's"),
     "AveragesBuffers": ("network, 4 workers", "after step 4", "1.running_mean", "averages buffers: the module's"),
-    "AveragesMomentum": ("quadratics, 3 workers", "after step 6", VECTOR, "averages buffers: the local optimizer's"),
-    "DecaysLate": ("quadratics, 3 workers", "after step 2", "matrix[0, 0]", "order of decay"),
+    "AveragesMomentum": ("quadratics, 3 workers", "after step 5", VECTOR, "averages buffers: the local optimizer's"),
+    "DecaysLate": ("quadratics, 3 workers", "after step 1", "matrix[0, 0] of rank 0", "order of decay"),
     "StaleSnapshot": ("quadratics, 2 workers", "after step 4", VECTOR, "stale snapshot: of the parameters"),
     "DividesGradientTwice": ("quadratics, 2 workers", "after step 1", VECTOR, "divides twice"),
     "StaleGradient": ("quadratics, 2 workers", "after step 1", VECTOR, "stale snapshot: of the communication before"),
@@ -80,7 +80,7 @@ def test_an_exception_of_the_class_is_shown_with_its_rank_and_line(capsys: pytes
         ("NoStep", "must have the method step, as its interface is wrapper"),
         ("NoTau", "options must have tau >= 1, the local steps of a round, got None"),
         ("WrongOption", "algo.tau must be >= 1, got 0"),
-        ("OtherArguments", "must be made from (model, optimizer, tau, groups): got an unexpected keyword"),
+        ("OtherArguments", "must be made from (model, optimizer, tau, switch): got an unexpected keyword"),
         ("NoMethod", "algo must be one of"),
         ("NoProcessGroup", "algo=gossip needs engine=dist"),
         ("Missing", "must be importable: module 'tests.support.foreign_classes' has no attribute 'Missing'"),
