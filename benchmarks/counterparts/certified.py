@@ -1,6 +1,6 @@
 """Other people's hooks, optimizers and wrappers, with the interfaces that `dsgd-certify` takes.
 
-    PYTHONPATH=benchmarks dsgd-certify counterparts.certified:PowerSGD
+    PYTHONPATH=.:benchmarks dsgd-certify counterparts.certified:PowerSGD
 
 What an adapter changes is said in its docstring. Each imports its package when it is made.
 """

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from dsgd.host.fork import Children
 from dsgd.models import RAISED, first_line
 
 PATIENCE = timedelta(seconds=60)  # a rank that waits longer for the others fails
+TrainingPath = dict[str, Tensor]  # parameters and buffers, by name, at each gradient: [steps, nodes, ...]
 
 
 class TrainingFailed(Exception):
@@ -35,10 +37,9 @@ class TrainingFailed(Exception):
         self.number = number
 
 
-def trained(problem: SmallProblem, builds: Sequence[Build]) -> list[dict[str, Tensor]]:
-    """Train a problem with each training loop, one after the other, in one group of processes.
+def trained(problem: SmallProblem, builds: Sequence[Build]) -> list[TrainingPath]:
+    """Train a problem with each training loop, one after the other, in one group of processes. Returns their paths.
 
-    Returns for each loop, by the name of a parameter or buffer, its values at each gradient, [steps, nodes, ...].
     Raises TrainingFailed."""
     torch.set_num_threads(1)  # no pool of threads may exist when a process forks
     importlib.import_module("torch._dynamo")  # which torch's optimizers import: here once, not in each process
@@ -66,21 +67,26 @@ def trained(problem: SmallProblem, builds: Sequence[Build]) -> list[dict[str, Te
             except RAISED as error:
                 frame = traceback.extract_tb(error.__traceback__)[-1]
                 text = f"rank {rank}: {first_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
-                return json.dumps([len(paths), text])
+                return json.dumps([time.monotonic(), text, len(paths)])
             return ""
 
         with listener, Children() as children:
             for rank in range(problem.nodes):
                 children.start(lambda rank=rank: work(rank), rank)
+            failures: list[tuple[float, str, int | None]] = []
             while len(children):
                 rank, ended = children.wait()
                 if ended.signals:
                     raise KeyboardInterrupt
                 if ended.text:
-                    number, text = json.loads(ended.text)
-                    raise TrainingFailed(text, number)
-                if ended.status:
-                    raise TrainingFailed(f"rank {rank} ended with status {ended.status}")
+                    failures.append(tuple(json.loads(ended.text)))
+                elif ended.status and not failures:
+                    failures.append((0.0, f"rank {rank} ended with status {ended.status}", None))
+                if failures:
+                    children.end()
+            if failures:  # others fail as well, later, because they wait for the first
+                _, text, number = min(failures)
+                raise TrainingFailed(text, number)
         ranks = [torch.load(file, weights_only=True) for file in files]
     return [
         {name: torch.stack([path[name] for path in paths], 1) for name in paths[0]}

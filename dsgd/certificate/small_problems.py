@@ -40,7 +40,7 @@ def network() -> nn.Module:
 
 @dataclass(frozen=True)
 class SmallProblem:
-    """A model, a local optimizer and batches for some workers. title: what is shown of it."""
+    """A model, a local optimizer and batches for some workers. title: name in the output."""
 
     title: str
     nodes: int

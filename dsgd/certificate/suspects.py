@@ -134,16 +134,18 @@ class StaleTheta(DefectiveWorker):
 
 
 class ShiftedSteps(DefectiveWorker):
-    """Count more steps than were made, so that rounds end earlier; or fewer, so that the first round is longer."""
+    """Count more steps than were made, so that rounds end earlier; or fewer, so that the first round is longer.
 
-    def __init__(self, worker: Worker, module: nn.Module, by: int) -> None:
+    after: step from which there are rounds."""
+
+    def __init__(self, worker: Worker, module: nn.Module, by: int, after: int) -> None:
         super().__init__(worker, module)
-        self._by = by
+        self._by, self._after = by, after
 
     @property
     def steps(self) -> int:
         made = self._worker.steps
-        return made + self._by if made + self._by > 0 else made
+        return made + self._by if min(made, made + self._by - 1) >= self._after else made
 
 
 def decay_before_step(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -220,8 +222,6 @@ WORKERS: tuple[tuple[str, ChangeWorker], ...] = (
     ("stale snapshot: of theta, never refreshed", _worker(StaleTheta, is_first=True, restores=True)),
     ("stale snapshot: of theta, in the change alone", _worker(StaleTheta, is_first=True, restores=False)),
     ("stale snapshot: of theta, one round old", _worker(StaleTheta, is_first=False, restores=False)),
-    ("counts steps: the first round is one step shorter", _worker(ShiftedSteps, by=1)),
-    ("counts steps: the first round is one step longer", _worker(ShiftedSteps, by=-1)),
 )
 TRAININGS: tuple[tuple[str, ChangeTraining], ...] = (
     ("order of decay: apart from the gradient, before the step", decay_before_step),
@@ -251,9 +251,10 @@ def suspects(algo: str, options: Mapping[str, Any]) -> Iterator[Suspect]:
     """Yield the suspects for a method with these options."""
     for name, change in WORKERS:
         yield Suspect(name, counterpart(algo, options, change_worker=change))
-    if (tau := options.get("tau", 1)) > 2:
-        shifted = _worker(ShiftedSteps, by=tau - 1)
-        yield Suspect("counts steps: the first round has one step", counterpart(algo, options, change_worker=shifted))
+    shifts = {"is one step longer": -1, "is one step shorter": 1, "has one step": options.get("tau", 1) - 1}
+    for how, by in shifts.items():
+        change = _worker(ShiftedSteps, by=by, after=options.get("switch", 0))
+        yield Suspect(f"counts steps: the first round {how}", counterpart(algo, options, change_worker=change))
     for name, change in TRAININGS:
         yield Suspect(name, counterpart(algo, options, change_training=change))
     for name, changes in OPTIONS.get(algo, ()):

@@ -28,7 +28,7 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("path", metavar="PACKAGE.MODULE:CLASS", help="the class, importable by Python")
     path = parser.parse_args(argv).path
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported; on a warning of every process
-    from dsgd.certificate.certify import certify
+    from dsgd.certificate.certificate import certify
     from dsgd.certificate.interfaces import foreign_class
 
     foreign = foreign_class(path)

@@ -94,6 +94,18 @@ class StaleSnapshot(Averaging):
                 parameter.copy_(mean(copy))
 
 
+class CountsFromOne(Averaging):
+    """Its first round is one step longer."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tau: int) -> None:
+        super().__init__(model, optimizer, tau)
+        self.made = -1
+
+    def average(self) -> None:
+        if self.made:
+            super().average()
+
+
 class KeepsItsOwn(Averaging):
     """Rank 1 does not take the average."""
 

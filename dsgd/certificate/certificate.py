@@ -12,13 +12,12 @@ from torch import Tensor
 
 from dsgd.certificate.counterpart import counterpart
 from dsgd.certificate.interfaces import ForeignClass
-from dsgd.certificate.processes import TrainingFailed, trained
+from dsgd.certificate.processes import TrainingFailed, TrainingPath, trained
 from dsgd.certificate.reductions import REDUCTIONS, Reduction
 from dsgd.certificate.small_problems import PROBLEMS, SmallProblem
 from dsgd.certificate.suspects import Suspect, suspects
 
 TOLERANCE = 1e-12  # largest difference, relative to the largest number of a tensor if that is above 1
-Values = Mapping[str, Tensor]  # parameters and buffers at each gradient, [steps, nodes, ...] by name
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def certify(foreign: ForeignClass, say: Callable[[str], None]) -> Certificate:
 
     Raises ValueError for a class that cannot be compared with anything."""
     lines = list[CertificateLine]()
-    pairs = dict[SmallProblem, tuple[Values, Values]]()  # values of the class and of dsgd's method
+    pairs = dict[SmallProblem, tuple[TrainingPath, TrainingPath]]()  # values of the class and of dsgd's method
 
     def add(line: CertificateLine) -> None:
         lines.append(line)
@@ -93,14 +92,16 @@ def _reduced(foreign: ForeignClass, reduction: Reduction, options: Mapping[str, 
         plain, *ours, theirs = trained(reduction.problem, [*known, foreign.build(options)])
         line = compared(reduction.title, theirs, plain)
     except TrainingFailed as error:
-        if error.number != len(known):  # dsgd refuses these options
+        if error.number is not None and error.number < len(known):  # dsgd refuses these options
             return None
         plain, *ours = trained(reduction.problem, known)
         line = CertificateLine(reduction.title, nan, f"fails: {error}")
     return None if ours and compared("", ours[0], plain).difference else line
 
 
-def explanations(foreign: ForeignClass, pairs: Mapping[SmallProblem, tuple[Values, Values]]) -> list[str] | None:
+def explanations(
+    foreign: ForeignClass, pairs: Mapping[SmallProblem, tuple[TrainingPath, TrainingPath]]
+) -> list[str] | None:
     """Return the names of the suspects whose values equal those of the class, on every problem. None: nothing differs
     from dsgd's method."""
     differing = [problem for problem, (theirs, ours) in pairs.items() if compared("", theirs, ours).difference]
@@ -109,12 +110,12 @@ def explanations(foreign: ForeignClass, pairs: Mapping[SmallProblem, tuple[Value
     left = list(suspects(foreign.algo, foreign.options))
     for problem in sorted(pairs, key=lambda problem: problem not in differing):
         theirs, _ = pairs[problem]
-        own = _values_of(left, problem)
-        left = [each for each, values in zip(left, own, strict=True) if not compared("", values, theirs).difference]
+        tried = _values_of(left, problem)
+        left = [each for each, values in zip(left, tried, strict=True) if not compared("", values, theirs).difference]
     return [suspect.name for suspect in left]
 
 
-def _values_of(left: list[Suspect], problem: SmallProblem) -> list[Values]:
+def _values_of(left: list[Suspect], problem: SmallProblem) -> list[TrainingPath]:
     """Train a problem with each suspect, and drop from the list those that this method cannot have."""
     while left:
         try:
@@ -126,11 +127,11 @@ def _values_of(left: list[Suspect], problem: SmallProblem) -> list[Values]:
     return []
 
 
-def compared(title: str, theirs: Values, ours: Values) -> CertificateLine:
+def compared(title: str, theirs: TrainingPath, ours: TrainingPath) -> CertificateLine:
     """Compare the values of two loops, in the order of steps, then tensors, then ranks."""
-    if theirs.keys() != ours.keys():
-        changed = ", ".join(sorted(theirs.keys() ^ ours.keys()))
-        return CertificateLine(title, nan, f"differs in the names of its parameters and buffers: {changed}")
+    shapes, others = ({(name, tuple(values.shape)) for name, values in path.items()} for path in (theirs, ours))
+    if changed := ", ".join(sorted({name for name, _ in shapes ^ others})):
+        return CertificateLine(title, nan, f"differs in the names or shapes of its parameters and buffers: {changed}")
     gaps = {name: _gap(theirs[name].double(), known.double()) for name, known in ours.items()}
     largest = max((float(gap.max()) for gap in gaps.values()), default=0.0)
     if largest <= TOLERANCE:
@@ -150,7 +151,7 @@ def compared(title: str, theirs: Values, ours: Values) -> CertificateLine:
 
 
 def _gap(theirs: Tensor, ours: Tensor) -> Tensor:
-    """Return differences relative to the tensor's largest number if that is above 1; infinite where one is NaN."""
-    scale = ours.abs().max().nan_to_num().clamp(min=1.0) if ours.numel() else 1.0
-    gap = ((theirs - ours).abs() / scale).nan_to_num(nan=inf)
-    return torch.where(theirs.isnan() & ours.isnan(), 0.0, gap)
+    """Return differences, relative to the largest number if that is above 1; infinite where one has no value."""
+    largest = torch.cat((ours.new_ones(1), ours[ours.isfinite()].abs().flatten())).max()
+    gap = ((theirs - ours).abs() / largest).nan_to_num(nan=inf)
+    return torch.where((theirs == ours) | (theirs.isnan() & ours.isnan()), 0.0, gap)
