@@ -142,11 +142,12 @@ def compared(title: str, theirs: TrainingPath, ours: TrainingPath) -> Certificat
     name = next(name for name, gap in gaps.items() if gap[step].max() > TOLERANCE)
     above = gaps[name][step] > TOLERANCE  # [nodes, ...]
     rank, *index = above.nonzero()[0].tolist()
-    ranks = above.flatten(1).any(1).nonzero().flatten().tolist()
-    numbers = [float(values[name][step][rank][tuple(index)]) for values in (theirs, ours)]
+    ranks = above.reshape(len(above), -1).any(1).nonzero().flatten().tolist()
+    both = [float(values[name][step][rank][tuple(index)]) for values in (theirs, ours)]
+    numbers = next(shown for digits in (7, 17) if len(set(shown := [f"{value:.{digits}g}" for value in both])) == 2)
     when = f"after step {step}" if step else "before the first step"
     others = f", as on rank{'s'[: len(ranks) - 2]} {', '.join(map(str, ranks[1:]))}" if len(ranks) > 1 else ""
-    what = f"{name}{index or ''} of rank {rank} is {numbers[0]:.7g}, not {numbers[1]:.7g}{others}"
+    what = f"{name}{index or ''} of rank {rank} is {numbers[0]}, not {numbers[1]}{others}"
     return CertificateLine(title, largest, f"differs {when}: {what}")
 
 

@@ -64,18 +64,18 @@ class ForgottenState(DefectiveWorker):
 
 
 class AveragedBuffers(DefectiveWorker):
-    """Average buffers with the parameters: the module's, and those of the local optimizer."""
+    """Average buffers with the parameters: the module's, or those of the local optimizer."""
 
-    def __init__(self, worker: Worker, module: nn.Module, of_module: bool, of_optimizer: bool) -> None:
+    def __init__(self, worker: Worker, module: nn.Module, of_module: bool) -> None:
         super().__init__(worker, module)
-        self._of_module, self._of_optimizer = of_module, of_optimizer
+        self._of_module = of_module
 
     async def all_reduce_mean(self, v: Tensor, size: float = 1.0) -> Tensor:
         mean = await self._worker.all_reduce_mean(v, size)
         for buffer in self._module.buffers() if self._of_module else ():
             if buffer.is_floating_point():
                 mean_over_ranks(buffer)
-        for vector in self._worker.remembered if self._of_optimizer else ():
+        for vector in () if self._of_module else self._worker.remembered:
             vector.copy_(await self._worker.all_reduce_mean(vector.clone()))
         return mean
 
@@ -114,11 +114,12 @@ class StaleParameters(DefectiveWorker):
 
 
 class StaleTheta(DefectiveWorker):
-    """Measure the change of a round from an old theta. restores: the outer step begins there as well."""
+    """Measure the change of a round from an old theta. is_first: it is the first one, where the outer step begins as
+    well; otherwise it is one round old."""
 
-    def __init__(self, worker: Worker, module: nn.Module, is_first: bool, restores: bool) -> None:
+    def __init__(self, worker: Worker, module: nn.Module, is_first: bool) -> None:
         super().__init__(worker, module)
-        self._is_first, self._restores = is_first, restores
+        self._is_first = is_first
         self._old: Tensor | None = None
 
     async def all_reduce_mean(self, v: Tensor, size: float = 1.0) -> Tensor:
@@ -128,7 +129,7 @@ class StaleTheta(DefectiveWorker):
         old = theta if self._old is None else self._old
         mean = await self._worker.all_reduce_mean(v + (old - theta), size)
         self._old = old if self._is_first and self._old is not None else theta.clone()
-        if self._restores:
+        if self._is_first:
             theta.copy_(old)
         return mean
 
@@ -210,18 +211,13 @@ WORKERS: tuple[tuple[str, ChangeWorker], ...] = (
     ("divides never: a mean is a sum", _worker(WrongDivisor, power=1)),
     ("forgets momentum: the local optimizer's state is reset after each average", _worker(ForgottenState)),
     ("forgets momentum: the outer momentum is reset in each round", _worker(ForgottenState, name="v")),
-    ("averages buffers: the module's", _worker(AveragedBuffers, of_module=True, of_optimizer=False)),
-    ("averages buffers: the local optimizer's", _worker(AveragedBuffers, of_module=False, of_optimizer=True)),
-    (
-        "averages buffers: the module's and the local optimizer's",
-        _worker(AveragedBuffers, of_module=True, of_optimizer=True),
-    ),
+    ("averages buffers: the module's", _worker(AveragedBuffers, of_module=True)),
+    ("averages buffers: the local optimizer's", _worker(AveragedBuffers, of_module=False)),
     ("stale snapshot: of the communication before, at first the worker's own", _worker(LateMean, is_zero=False)),
     ("stale snapshot: of the communication before, at first zeros", _worker(LateMean, is_zero=True)),
     ("stale snapshot: of the parameters before the last local step", _worker(StaleParameters)),
-    ("stale snapshot: of theta, never refreshed", _worker(StaleTheta, is_first=True, restores=True)),
-    ("stale snapshot: of theta, in the change alone", _worker(StaleTheta, is_first=True, restores=False)),
-    ("stale snapshot: of theta, one round old", _worker(StaleTheta, is_first=False, restores=False)),
+    ("stale snapshot: of theta, never refreshed", _worker(StaleTheta, is_first=True)),
+    ("stale snapshot: of theta, one round old", _worker(StaleTheta, is_first=False)),
 )
 TRAININGS: tuple[tuple[str, ChangeTraining], ...] = (
     ("order of decay: apart from the gradient, before the step", decay_before_step),

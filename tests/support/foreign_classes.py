@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def mean(tensor: Tensor) -> Tensor:
@@ -40,6 +41,24 @@ class DividesTwice(Averaging):
             mean(parameter).div_(dist.get_world_size())
 
 
+class Sums(Averaging):
+    def average(self) -> None:
+        for parameter in self.module.parameters():
+            dist.all_reduce(parameter)
+
+
+class LateAverage(Averaging):
+    """Takes the average of the round before, in the first round its own parameters."""
+
+    before: list[Tensor] | None = None
+
+    def average(self) -> None:
+        averages = [mean(parameter.detach().clone()) for parameter in self.module.parameters()]
+        for parameter, value in zip(self.module.parameters(), self.before or self.module.parameters(), strict=True):
+            parameter.copy_(value)
+        self.before = averages
+
+
 class ForgetsMomentum(Averaging):
     def average(self) -> None:
         super().average()
@@ -63,6 +82,33 @@ class AveragesMomentum(Averaging):
                     mean(state[name])
 
 
+class DataParallelBuffers(Averaging):
+    """Within DistributedDataParallel as it is by default."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tau: int) -> None:
+        super().__init__(model, optimizer, tau)
+        self.model = DistributedDataParallel(model)
+        self.model.register_comm_hook(None, self.own)
+
+    @staticmethod
+    def own(state, bucket):  # without annotations, of which torch takes no strings
+        future = torch.futures.Future[Tensor]()
+        future.set_result(bucket.buffer())
+        return future
+
+
+class FirstRoundOfOne(Averaging):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tau: int) -> None:
+        super().__init__(model, optimizer, tau)
+        self.made = tau - 1
+
+
+class FirstRoundShort(Averaging):
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, tau: int) -> None:
+        super().__init__(model, optimizer, tau)
+        self.made = 1
+
+
 class DecaysLate(Averaging):
     """Decays after the step that should contain the decay."""
 
@@ -71,14 +117,37 @@ class DecaysLate(Averaging):
         decays = [group["weight_decay"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["weight_decay"] = 0.0
-        self.optimizer.step()
+        self.decaying_step(decays)
         for group, decay in zip(self.optimizer.param_groups, decays, strict=True):
             group["weight_decay"] = decay
-            for parameter in group["params"]:
-                parameter.sub_(group["lr"] * decay * parameter)
         self.made += 1
         if self.made % self.tau == 0:
             self.average()
+
+    def decaying_step(self, decays: list[float]) -> None:
+        self.optimizer.step()
+        self.decay(decays)
+
+    def decay(self, decays: list[float]) -> None:
+        for group, decay in zip(self.optimizer.param_groups, decays, strict=True):
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * decay * parameter)
+
+
+class DecaysEarly(DecaysLate):
+    def decaying_step(self, decays: list[float]) -> None:
+        self.decay(decays)
+        self.optimizer.step()
+
+
+class DecaysInGradient(DecaysLate):
+    """Right for SGD, and wrong for AdamW."""
+
+    def decaying_step(self, decays: list[float]) -> None:
+        for group, decay in zip(self.optimizer.param_groups, decays, strict=True):
+            for parameter in group["params"]:
+                parameter.grad.add_(decay * parameter)
+        self.optimizer.step()
 
 
 class StaleSnapshot(Averaging):
@@ -204,6 +273,20 @@ class DividesChangeTwice(Nesterov):
         return super().step()
 
 
+class WithoutOuterMomentum(Nesterov):
+    def __init__(self, parameters: list[nn.Parameter], tau: int, olr: float, beta: float) -> None:
+        super().__init__(parameters, tau, olr, 0.0)
+
+
+class TakesMean(Nesterov):
+    """Is no optimizer: it takes the mean of the workers."""
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.detach().sub_(parameter.grad)
+
+
 class NeverRefreshed:
     """DiLoCo whose copy of theta remains the first one."""
 
@@ -223,6 +306,25 @@ class NeverRefreshed:
                 parameter.grad = mean(theta - parameter)
                 parameter.copy_(theta)
             self.outer.step()
+
+
+class OldTheta(NeverRefreshed):
+    """DiLoCo that measures the change of a round from the theta of the round before."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.optimizer.step()
+        self.made += 1
+        if self.made % self.tau == 0:
+            before = self.before or self.theta
+            for parameter, theta, old in zip(self.parameters, self.theta, before, strict=True):
+                parameter.grad = mean(old - parameter)
+                parameter.copy_(theta)
+            self.before = self.theta
+            self.outer.step()
+            self.theta = [parameter.clone() for parameter in self.parameters]
+
+    before: list[Tensor] | None = None
 
 
 class NoInterface:

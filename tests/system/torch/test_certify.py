@@ -17,10 +17,50 @@ VECTOR, WEIGHT = "vector[0] of rank 0", "0.weight[0, 0] of rank 0"
 # class -> (first comparison that differs, step, tensor and rank, suspect)
 PLANTED = {
     "DividesTwice": ("quadratics, 2 workers", "after step 4", VECTOR, "divides twice"),
+    "Sums": ("quadratics, 2 workers", "after step 4", VECTOR, "divides never"),
+    "LateAverage": (
+        "quadratics, 2 workers",
+        "after step 4",
+        VECTOR,
+        "stale snapshot: of the communication before, at first the",
+    ),
+    "DataParallelBuffers": (
+        "network, 4 workers",
+        "after step 1",
+        "1.running_mean[0] of rank 1",
+        "averages buffers: takes rank 0",
+    ),
+    "FirstRoundOfOne": ("quadratics, 2 workers", "after step 1", VECTOR, "counts steps: the first round has one step"),
+    "FirstRoundShort": (
+        "quadratics, 2 workers",
+        "after step 3",
+        VECTOR,
+        "counts steps: the first round is one step shorter",
+    ),
+    "WithoutOuterMomentum": ("quadratics, 2 workers", "after step 3", VECTOR, "forgets momentum: there is no outer"),
+    "TakesMean": ("quadratics, 2 workers", "after step 3", VECTOR, "makes no outer step"),
+    "OldTheta": ("quadratics, 2 workers", "after step 6", VECTOR, "stale snapshot: of theta, one round old"),
     "ForgetsMomentum": ("quadratics, 3 workers", "after step 5", VECTOR, "forgets momentum: the local optimizer's"),
     "AveragesBuffers": ("network, 4 workers", "after step 4", "1.running_mean", "averages buffers: the module's"),
     "AveragesMomentum": ("quadratics, 3 workers", "after step 5", VECTOR, "averages buffers: the local optimizer's"),
-    "DecaysLate": ("quadratics, 3 workers", "after step 1", "matrix[0, 0] of rank 0", "order of decay"),
+    "DecaysLate": (
+        "quadratics, 3 workers",
+        "after step 1",
+        "matrix[0, 0] of rank 0",
+        "order of decay: apart from the gradient, after",
+    ),
+    "DecaysEarly": (
+        "quadratics, 3 workers",
+        "after step 3",
+        "matrix[0, 0] of rank 0",
+        "order of decay: apart from the gradient, before",
+    ),
+    "DecaysInGradient": (
+        "network, 2 workers",
+        "after step 1",
+        "0.weight[0, 0] of rank 0",
+        "order of decay: within the gradient",
+    ),
     "StaleSnapshot": ("quadratics, 2 workers", "after step 4", VECTOR, "stale snapshot: of the parameters"),
     "CountsFromOne": (
         "quadratics, 2 workers",
