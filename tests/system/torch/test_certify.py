@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from benchmarks.certificates import CASES
 from dsgd.cli.certify import main
 from tests.support.command import shell
 
@@ -182,3 +185,20 @@ def test_the_page_as_a_user_types_it(tmp_path: Path) -> None:
     first = next(line for line in printed["Forgetful"][1] if "differs after" in line)
     assert f"    {first}\n    {verdict}\n" in page
     assert {path.name for path in tmp_path.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_the_table_of_certificates_says_what_is_not_installed(tmp_path: Path) -> None:
+    """And certifies the rest: here torch's own."""
+    names = ("PowerSGD", "PostLocalSGDWholeRounds", "DilocoSim")
+    line = [sys.executable, "benchmarks/certificates.py", "--checkouts", str(tmp_path), *names]
+    ended = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    _, _, powersgd, post_local, simulator = ended.stdout.splitlines()
+    assert "`compressed` `rank=2` | certified: 5 comparisons" in powersgd
+    assert "`localsgd` `tau=4` `switch=5` | certified: 7 comparisons" in post_local
+    assert "not installed: `git clone https://github.com/MattBeton/diloco-sim`" in simulator
+
+
+def test_the_committed_table_has_a_row_for_each_case() -> None:
+    rows = (ROOT / "results" / "certificates" / "README.md").read_text().splitlines()
+    assert [row.split(" | ")[0] for row in rows if row.startswith("| ")][1:] == [f"| {case.shown}" for case in CASES]
