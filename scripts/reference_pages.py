@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CONF, ALGORITHMS, ORACLES = ROOT / "conf", ROOT / "dsgd" / "algorithms", ROOT / "tests" / "engine" / "oracles"
 # Lines of an algorithm's docstring that begin a paragraph.
 PARAGRAPH = re.compile(r"\n(?=\S)((?:Differences|Cost|Output model|A worker that fails)\b)")
-COMMANDS = ("compare", "plot", "sweep", "reproduce", "calibrate", "replay")  # whose help argparse prints
+COMMANDS = ("compare", "plot", "sweep", "reproduce", "calibrate", "replay", "certify")  # whose help argparse prints
 # By algorithm: the functions that are its NumPy loop, where the name alone does not find them.
 LOOPS = {
     "sync": ["sync", "backup_workers"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from importlib import import_module
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,14 +15,14 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from .training import Steps, Training
 
 
-def torchft_diloco(training: Training) -> Steps:
-    """Train by DiLoCo of torchft, and its streaming form: one fragment, or the first layer and the others."""
+def torchft_manager(rank: int, nodes: int) -> tuple[Any, Any, TCPStore]:
+    """Return a manager of torchft for this rank, the lighthouse of rank 0, where others have None, and the manager's
+    store. Both must outlive it."""
     os.environ.setdefault("RUST_LOG", "error")
-    coordination, local_sgd = import_module("torchft.coordination"), import_module("torchft.local_sgd")
-    options, layers = training.algo, list(training.module.children())
     lighthouse = None
-    if training.rank == 0:
-        lighthouse = coordination.LighthouseServer("127.0.0.1:0", min_replicas=training.nodes)
+    if rank == 0:
+        coordination = import_module("torchft.coordination")
+        lighthouse = coordination.LighthouseServer("127.0.0.1:0", min_replicas=nodes)
     address: list[str | None] = [None if lighthouse is None else lighthouse.address()]
     dist.broadcast_object_list(address)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -29,18 +30,25 @@ def torchft_diloco(training: Training) -> Steps:
         import_module("torchft.process_group").ProcessGroupGloo(),
         None,
         None,
-        min_replica_size=training.nodes,
+        min_replica_size=nodes,
         use_async_quorum=False,
         rank=0,
         world_size=1,
         store_addr="127.0.0.1",
         store_port=store.port,
         lighthouse_addr=address[0],
-        replica_id=str(training.rank),
+        replica_id=str(rank),
         port=0,
         hostname="127.0.0.1",
         init_sync=False,
     )
+    return manager, lighthouse, store
+
+
+def torchft_diloco(training: Training) -> Steps:
+    """Train by DiLoCo of torchft, and its streaming form: one fragment, or the first layer and the others."""
+    local_sgd, options, layers = import_module("torchft.local_sgd"), training.algo, list(training.module.children())
+    manager, lighthouse, _store = torchft_manager(training.rank, training.nodes)
     count = getattr(options, "fragments", 1)
     fragments = [training.module] if count == 1 else [nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])]
     outer = [torch.optim.SGD(fragment.parameters(), options.olr, options.beta, nesterov=True) for fragment in fragments]

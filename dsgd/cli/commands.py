@@ -20,6 +20,7 @@ MODULES = {
     "reproduce": "dsgd.cli.studies",
     "calibrate": "dsgd.cli.calibrate",
     "replay": "dsgd.replay.replay_command",
+    "certify": "dsgd.cli.certify",
 }
 
 
@@ -73,3 +74,4 @@ sweep = partial(_call, "sweep")
 reproduce = partial(_call, "reproduce", handles_signals=True)
 calibrate = partial(_call, "calibrate")
 replay = partial(_call, "replay")
+certify = partial(_call, "certify")

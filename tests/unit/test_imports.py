@@ -45,6 +45,7 @@ WANTED = {
     | {"streams", "worker"},
     "engines": {"engines.dist", "engines.sim", "engines.torch", "host", "record", "runner"},
     "torch": {"engines.torch", "runner", "streams", "worker"},
+    "certificate": {"data", "engines.dist", "host", "models", "runner", "streams", "torch", "worker"},
     "report": {"crossing", "experiment", "keys", "record"},
     "sweep": {"keys", "record"},
     "traces": {"host"},
@@ -52,8 +53,8 @@ WANTED = {
     "comparison": {"cli", "crossing", "data", "host", "keys", "record", "report", "runner", "sweep"},
     "replay": {"cli", "cluster", "comparison", "engines.rules", "engines.sim", "experiment", "host", "record", "report"}
     | {"runner", "traces"},
-    "cli": {"cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment", "host", "keys"}
-    | {"models", "problem", "record", "report", "runner", "sweep", "traces"},
+    "cli": {"certificate", "cluster", "data", "engines", "engines.dist", "engines.rules", "engines.sim", "experiment"}
+    | {"host", "keys", "models", "problem", "record", "report", "runner", "sweep", "traces"},
 }
 # What an algorithm may import, besides the standard library.
 OF_ALGORITHMS = {
