@@ -132,7 +132,9 @@ def _ratio(score: float, other: float) -> float:
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """Return the quantile of Student's t, by bisection. probability: number in [0.5, 1). degrees: degrees of freedom, >= 1."""
+    """Return the quantile of Student's t, by bisection.
+
+    probability: number in [0.5, 1). degrees: degrees of freedom, >= 1."""
     if not 0.5 <= probability < 1 or degrees < 1:
         raise ValueError(f"probability must be in [0.5, 1) and degrees >= 1, got {probability} and {degrees}")
     low, high = 0.0, 1.0

@@ -43,9 +43,7 @@ def test_what_is_composed_is_composed_to_its_end(tmp_path: Path, resolved: list[
 
 
 @pytest.mark.parametrize("module", ["argparse", "ctypes"])  # of a command's; of the first that is imported at all
-@pytest.mark.parametrize(
-    "command", ["run", "plot", "compare", "reproduce", "sweep", "calibrate", "replay", "certify"]
-)
+@pytest.mark.parametrize("command", ["run", "plot", "compare", "reproduce", "sweep", "calibrate", "replay", "certify"])
 def test_a_signal_ends_a_command_whose_modules_are_still_imported(command: str, module: str, tmp_path: Path) -> None:
     for number in STOP_SIGNALS if command == "run" else [signal.SIGINT]:
         (tmp_path / f"{module}.py").write_text(f"import signal\nsignal.raise_signal({number})")
