@@ -211,7 +211,9 @@ def _launched(recording: Recording) -> list[TracedCollective]:
             n_bytes = collective.n_bytes
             if n_bytes is None:
                 n_bytes = of_whole(kind, call.n_bytes, collective.ranks)
-            launched_s = call.end_s if collective.launched_s is None else collective.launched_s
+            launched_s = collective.launched_s
+            if launched_s is None:  # a busy core may leave the call for the thread of gloo
+                launched_s = min(call.end_s, collective.begin_s)
             collective = replace(collective, kind=kind, n_bytes=n_bytes, launched_s=launched_s)
         collectives.append(collective)
     return collectives

@@ -36,9 +36,10 @@ def test_the_tutorial_works(nodes: int, tmp_path: Path) -> None:
     for trace in job.traces:
         for step in job.steps_of(trace):
             assert [each.kind for each in step.collectives] == ["all_reduce"] * 2
-            assert all(each.launched_s is not None for each in step.collectives)
+            assert all(each.launched_s is not None and each.launched_s <= each.begin_s for each in step.collectives)
             assert step.computing_s > 0
-            assert step.exposed_s > 0
+            assert step.exposed_s >= 0
+            assert step.exposed_s + step.hidden_s > 0
             assert step.computing_s + step.exposed_s + step.host_s <= step.seconds + 1e-9
             if trace.rank == 3:  # which sleeps outside of operators and communication
                 assert step.host_s >= 0.05

@@ -41,6 +41,14 @@ def test_a_step_is_split_into_its_times(kind: str, name: str, tmp_path: Path) ->
         assert all(each.launched_s is not None and each.launched_s <= each.begin_s for each in step.collectives)
 
 
+def test_a_call_that_ends_after_its_collective_waits_for_no_more_than_that(tmp_path: Path) -> None:
+    """A busy core can leave the caller for the thread of gloo, from 49 to 51 ms."""
+    step = Step(0, 100, [(0, 40), (60, 100)], [Bucket(1000, 51, 49.5, 50.5)])
+    (read_step,) = read(tmp_path, Rank(0, 2, [step]).trace()).steps
+    assert 1e3 * read_step.exposed_s == pytest.approx(1)
+    assert read_step.hidden_s == pytest.approx(0, abs=1e-9)
+
+
 def test_a_gpu_that_is_late_has_its_own_steps(tmp_path: Path) -> None:
     """The host launches all kernels of a step in its first millisecond, and the GPU begins them 300 ms later."""
     late = [
