@@ -127,7 +127,7 @@ def join(traces: Sequence[RankTrace], alone: bool = False) -> TracedJob:
     numbers = [{step.number for step in trace.steps} for trace in traces]
     steps = tuple(sorted(set.intersection(*numbers)))
     if not steps:
-        other = next(each for each, mine in zip(traces, numbers, strict=True) if not mine & numbers[0])
+        other = max(traces, key=lambda trace: abs(trace.steps[0].number - first.steps[0].number))
         spans = (f"{trace.path} has {trace.steps[0].number} to {trace.steps[-1].number}" for trace in (first, other))
         raise TraceError(f"traces must be of the same steps, with one schedule on all ranks: {', '.join(spans)}")
     job = TracedJob(first.world_size, tuple(traces), steps, tuple(_joint(traces, steps)))
