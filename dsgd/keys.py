@@ -60,8 +60,8 @@ _RANGE = re.compile(r"in ([\[(])(\S+), (?:\w+ = )?([^\s\])]+)([\])]).*")
 
 
 def check_options(owner: object, **rules: str | Collection[Any]) -> None:
-    """Raise ValueError, in one line, for the first option of a dataclass that does not follow its rule: first for those
-    that its keys declare, then for these.
+    """Raise ValueError, in one line, for the first option of a dataclass that does not follow its rule: the rules
+    that its keys declare come first.
 
     rules: {option: rule}, with `>= 0`, `> 0`, `in [0, 1)` or `in [1, tau = 4]`, which a unit may follow, and
     ` or null` if None is allowed; or the option's choices. A number that is not finite follows no rule but one that

@@ -102,7 +102,7 @@ def _reduced(foreign: ForeignClass, reduction: Reduction, options: Mapping[str, 
 def explanations(
     foreign: ForeignClass, pairs: Mapping[SmallProblem, tuple[TrainingPath, TrainingPath]]
 ) -> list[str] | None:
-    """Return the names of the suspects whose values equal those of the class, on every problem. None: nothing differs
+    """Return the names of the suspects with the same values as the class, on every problem. None: nothing differs
     from dsgd's method."""
     differing = [problem for problem, (theirs, ours) in pairs.items() if compared("", theirs, ours).difference]
     if foreign.algo is None or not differing:
@@ -116,7 +116,7 @@ def explanations(
 
 
 def _values_of(left: list[Suspect], problem: SmallProblem) -> list[TrainingPath]:
-    """Train a problem with each suspect, and drop from the list those that this method cannot have."""
+    """Train a problem with each suspect, and drop from the list the suspects that this method cannot have."""
     while left:
         try:
             return trained(problem, [suspect.build for suspect in left])

@@ -84,7 +84,7 @@ def trained(problem: SmallProblem, builds: Sequence[Build]) -> list[TrainingPath
                     failures.append((0.0, f"rank {rank} ended with status {ended.status}", None))
                 if failures:
                     children.end()
-            if failures:  # others fail as well, later, because they wait for the first
+            if failures:  # others fail later, because they wait for the first
                 _, text, number = min(failures)
                 raise TrainingFailed(text, number)
         ranks = [torch.load(file, weights_only=True) for file in files]

@@ -64,7 +64,7 @@ class ForgottenState(DefectiveWorker):
 
 
 class AveragedBuffers(DefectiveWorker):
-    """Average buffers with the parameters: the module's, or those of the local optimizer."""
+    """Average buffers with the parameters: the module's, or the local optimizer's."""
 
     def __init__(self, worker: Worker, module: nn.Module, of_module: bool) -> None:
         super().__init__(worker, module)

@@ -61,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.from_trace is not None:
             if options.overrides or options.config_dir:
                 raise ConfigError("keys and --config-dir must not be given with --from-trace, whose job has its own")
+            for word in arguments:
+                if (flag := word.partition("=")[0]) in ("--steps", "--link-s"):
+                    raise ConfigError(f"{flag} must not be given with --from-trace, which measures nothing")
             from dsgd.cli.from_trace import describe_trace
 
             return describe_trace(options.from_trace, out)

@@ -1,8 +1,8 @@
-"""Fit how a number depends on size, forecast it for a larger size, and tell where the fit is bad.
+"""Fit how a number depends on size, forecast it for a larger size, and find bad fits.
 
 The law is y = offset + scale (size / middle)^power with offset >= 0, fitted to the logarithms of all values by least
 squares. The interval of a forecast is the prediction interval of that fit, to first order, for the mean over as many
-seeds as each size was measured on. It always counts the offset as unknown: three sizes cannot show that there is none.
+seeds as each size was measured on. It always counts the offset as unknown: three sizes cannot show that it is 0.
 """
 
 from __future__ import annotations

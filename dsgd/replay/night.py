@@ -45,7 +45,7 @@ class Night:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of the mean worker by kind, as those of a trace are named."""
+        """Return the seconds of the mean worker by kind, named as in a trace."""
         return {"compute": self.computing_s, "communication": self.communication_s, "waiting": self.waiting_s}
 
     @property
@@ -60,7 +60,7 @@ class Night:
 
     @property
     def egress_bytes(self) -> float:
-        """Return the bytes that leave an island; without islands those that leave a node."""
+        """Return the bytes that leave an island; without islands the bytes that leave a node."""
         return self.bytes_sent if self.bytes_between is None else self.bytes_between
 
 

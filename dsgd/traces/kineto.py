@@ -87,7 +87,7 @@ class Recording:
     trains: bool = False
 
     def add_value(self, key: str, value: Any) -> None:
-        """Add a value that stands beside the events."""
+        """Add a value from outside of the events."""
         if key == "distributedInfo" and isinstance(value, dict):
             self.distributed = value
         elif key == "host_name" and isinstance(value, str):
@@ -153,7 +153,7 @@ class Recording:
             self.spans.append((TracedCollective(kind, n_bytes, ranks, begin_s, end_s), elements, None))
 
     def _ranks(self, args: Mapping[str, Any]) -> tuple[int, ...] | None:
-        """Return the members of a collective's group; `distributedInfo` stands before the events."""
+        """Return the members of a collective's group; `distributedInfo` comes before the events."""
         world = whole_number(self.distributed.get("world_size")) or 0
         if (ranks := _listed_ranks(str(args.get("Process Group Ranks")), world)) is not None:
             return ranks
@@ -194,7 +194,7 @@ def kind_of(name: str, otherwise: str = "other") -> str:
 
 
 def bytes_of(elements: int, dtype: Any) -> float | None:
-    """Return the bytes of so many numbers, None for an unknown dtype."""
+    """Return the bytes of a number of values, None for an unknown dtype."""
     size = BYTES_OF.get(str(dtype).lower().removeprefix("c10::"))
     return None if size is None or elements * size > MOST_BYTES else float(elements * size)
 

@@ -88,7 +88,7 @@ class TracedJob:
 
 
 def trace_files(path: str) -> list[Path]:
-    """Return the traces that a path names: itself, or those of a folder. Raises TraceError if there are none."""
+    """Return the traces that a path names: itself, or the traces of a folder. Raises TraceError if there are none."""
     given = Path(path)
     if not given.is_dir():
         return [given]

@@ -93,7 +93,7 @@ def jitter_factors(law: JitterLaw, rng: np.random.Generator) -> Iterator[float]:
 
     A normal factor that is not above 0 is drawn again: one in 741 with the largest jitter. So the mean is 0.15 % above
     1 and the deviation 0.7 % lower."""
-    while True:  # a call of NumPy takes longer than a draw; the numbers are those of single draws
+    while True:  # a call of NumPy takes longer than a draw; single draws give the same numbers
         if law.distribution == "gamma":
             shape = law.cv**-2
             factors = rng.gamma(shape, 1 / shape, DRAWN)

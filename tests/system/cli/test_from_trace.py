@@ -103,6 +103,7 @@ def test_traces_that_carry_no_cluster_end_in_one_line(
         (["--from-trace", "x.json", "--out", "mine.yaml"], "x.json: the file is cut off"),
         (["--from-trace", "x.json", "--out", "mine.csv"], "--out must be a .yaml file, got mine.csv"),
         (["--from-trace", "x.json", "--out", "mine.yaml", "nodes=2"], "keys and --config-dir must not be given with"),
+        (["--from-trace", "x.json", "--out", "mine.yaml", "--steps=9"], "--steps must not be given with --from-trace"),
     ],
 )  # fmt: skip
 def test_wrong_arguments_end_in_one_line(

@@ -129,13 +129,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 def test_a_bomb_is_refused_in_bounded_memory(
     begin: bytes, filler: bytes, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A packed file of 10 kB with 10 MB in it; with limits a sixteenth of the real ones, which take as long."""
+    """A packed file of 10 kB with 20 MB in it; with limits a sixteenth of the real ones, which take as long."""
     monkeypatch.setattr(json_stream, "CHUNK_BYTES", 1 << 16)
     monkeypatch.setattr(json_stream, "MOST_CHARACTERS", 1 << 18)
     path = tmp_path / "x.json.gz"
     with gzip.open(path, "wb") as file:
         file.write(begin)
-        for _ in range(10):
+        for _ in range(20):
             file.write(filler * ((1 << 20) // len(filler)))
     tracemalloc.start()
     try:
