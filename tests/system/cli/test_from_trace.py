@@ -22,9 +22,10 @@ LINE = ["--from-trace", "traces", "--out", "my/cluster/mine.yaml"]
 
 @pytest.mark.parametrize("kind", ["gloo", "nccl"])
 def test_the_described_cluster_is_found_by_its_name_and_predicts_the_job(
-    kind: str, here: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of 120 to 130 ms of computing on the slowest rank, and 51.2 ms of all-reduces after it."""
+    monkeypatch.setenv("COLUMNS", "200")
     write_job(here / "traces", [replace(rank, kind=kind) for rank in JOB])
     assert main(LINE) == 0
     printed = capsys.readouterr()
