@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from dsgd.cli.compose import composed
+from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted
 from dsgd.runner.configuration import configure
 from dsgd.traces.cluster_fit import ClusterFit
@@ -95,8 +96,8 @@ def write_cluster(job: TracedJob, fit: ClusterFit, folder: Path) -> None:
 
     clusters, times = folder / "cluster", folder / "times.csv"
     clusters.mkdir()
-    (clusters / "traced_job.yaml").write_text(cluster_text("", cluster_entries(job, fit, times)))
-    times.write_text(times_text(job, fit))
+    write_atomically(clusters / "traced_job.yaml", cluster_text("", cluster_entries(job, fit, times)).encode())
+    write_atomically(times, times_text(job, fit).encode())
 
 
 def check_job(job: TracedJob, fit: ClusterFit) -> JobCheck:
