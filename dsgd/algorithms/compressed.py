@@ -72,7 +72,7 @@ class Compressed(Algorithm):
     def check_layout(self, layout: Sequence[tuple[int, ...]]) -> None:
         sides = [(shape[0], prod(shape[1:])) for shape in layout if shape]
         most = max(((n * m - 1) // (n + m) for n, m in sides), default=0)  # rank (n + m) < n m
-        if 0 < most < self.rank:
+        if self.code == "powersgd" and 0 < most < self.rank:
             raise ValueError(f"rank must be <= {most} (more would compress no layer of this model), got {self.rank}")
 
     @property

@@ -156,6 +156,7 @@ def test_a_rank_that_compresses_no_layer_is_refused_where_a_smaller_one_would() 
             algo = Compressed(rank=rank)
             with nullcontext() if rank <= largest else pytest.raises(ValueError, match=f"^rank must be <= {largest} "):
                 algo.check_layout(layout)
+            Compressed(code="topk", rank=rank).check_layout(layout)  # which has no rank
 
 
 def test_power_sgd_comes_to_the_best_approximation_by_its_ratio_of_singular_values() -> None:
