@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dsgd.models import RAISED, first_line, hint, imported
+from dsgd.models import imported_attribute
 from dsgd.runner.configuration import named_algorithm
 
 POSITIONAL = {"hook": (), "outer": ("parameters",), "wrapper": ("model", "optimizer")}
@@ -121,12 +121,7 @@ def foreign_class(path: str) -> ForeignClass:
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise ValueError(f"the class must be package.module:Class, got {path!r}")
-    try:
-        cls = getattr(imported(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{path} must be importable: {error}{hint(error)}") from error
-    except RAISED as error:  # a module may raise anything
-        raise ValueError(f"{path} must be importable: {first_line(error)}") from error
+    cls = imported_attribute(module, name, f"{path} must be importable")
     if not isinstance(cls, type):
         raise ValueError(f"{path} must be a class, got {type(cls).__name__}")
     interface, algo, options = (getattr(cls, key, None) for key in ("interface", "algo", "options"))

@@ -69,7 +69,7 @@ def _samples(rank: int, step: int) -> tuple[Tensor, Tensor]:
 
 
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOptimizer:
-    """Return the maker of torch's SGD. Weights and biases are two groups, of which only the first decays."""
+    """Return the maker of torch's SGD. Weights and biases are two groups; only weights decay."""
 
     def optimizer(module: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(_groups(module, weight_decay), lr=lr, momentum=momentum)

@@ -67,11 +67,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command. argv: arguments after `need`. Returns 0. Raises ValueError for wrong arguments."""
     options = _parser().parse_args(argv)
     check_quotes(options.overrides)
-    for flag, path in (("--json", options.json), ("--figure", options.figure)):
-        if path is not None:
-            check_file(Path(path), flag)
-    if options.figure is not None and Path(options.figure).suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--figure must be a .png, .svg or .pdf file, got {options.figure}")
+    check_outputs(options.json, options.figure)
     targets = tuple(options.target or TARGETS)
     if wrong := [percent for percent in targets if not 0 < percent < 100]:
         raise ConfigError(f"--target must be in (0, 100) %, got {wrong[0]:g}")
@@ -109,6 +105,15 @@ def _parser() -> Any:
     add("--figure", metavar="FILE", help="draw a figure into a .png, .svg or .pdf file")
     add("--config-dir", metavar="DIR", help="read your own configuration files from a folder")
     return parser
+
+
+def check_outputs(json_file: str | None, figure: str | None) -> None:
+    """Raise ConfigError, before any work, for files of --json and --figure that cannot be written or drawn."""
+    for flag, path in (("--json", json_file), ("--figure", figure)):
+        if path is not None:
+            check_file(Path(path), flag)
+    if figure is not None and Path(figure).suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--figure must be a .png, .svg or .pdf file, got {figure}")
 
 
 def timing_overrides(

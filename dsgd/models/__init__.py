@@ -202,6 +202,18 @@ def imported(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
+def imported_attribute(module: str, name: str, rule: str) -> Any:
+    """Import a module of the user's and return one of its attributes. rule: beginning of the error's line.
+
+    Raises ValueError, one line, if it cannot be imported."""
+    try:
+        return getattr(imported(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{rule}: {error}{hint(error)}") from error
+    except RAISED as error:  # a module may raise anything
+        raise ValueError(f"{rule}: {first_line(error)}") from error
+
+
 def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
     """Import the function or class at `path`, package.module.name, and return its result for the arguments.
 
@@ -209,12 +221,7 @@ def call_by_path(path: str, arguments: Mapping[str, Any], key: str) -> Any:
     module, _, name = path.rpartition(".")
     if not module:
         raise ValueError(f"{key} must be a path like package.module.function, got {path!r}")
-    try:
-        function = getattr(imported(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{key} must be importable, got {path!r}: {error}{hint(error)}") from error
-    except RAISED as error:  # a module may raise anything
-        raise ValueError(f"{key} must be importable, got {path!r}: {first_line(error)}") from error
+    function = imported_attribute(module, name, f"{key} must be importable, got {path!r}")
     if not callable(function):
         raise ValueError(f"{key} must be something to call, got {path!r}: {type(function).__name__}")
     try:

@@ -25,9 +25,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from dsgd.cli.arguments import check_quotes, command_parser, exit_status, key_of
-from dsgd.cli.folders import check_file
 from dsgd.cli.from_trace import checks_table
-from dsgd.cli.need import experiment_of, timing_overrides
+from dsgd.cli.need import check_outputs, experiment_of, timing_overrides
 from dsgd.comparison.contenders import Prices
 from dsgd.experiment import Experiment
 from dsgd.host.terminal import table_console
@@ -93,11 +92,7 @@ def replay_job(experiments: dict[str, Experiment], steps: int) -> Replay:
 
 def _replay(options: Any) -> int:
     check_quotes(options.overrides)
-    for flag, path in (("--json", options.json), ("--figure", options.figure)):
-        if path is not None:
-            check_file(Path(path), flag)
-    if options.figure is not None and Path(options.figure).suffix not in (".png", ".svg", ".pdf"):
-        raise ConfigError(f"--figure must be a .png, .svg or .pdf file, got {options.figure}")
+    check_outputs(options.json, options.figure)
     prices = _prices(options.node_hour, options.egress_gb)
     paths = [text for text in options.overrides if "=" not in text]
     overrides = [text for text in options.overrides if "=" in text]

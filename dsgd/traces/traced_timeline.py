@@ -1,4 +1,4 @@
-"""What each rank of a traced job did in its last steps: computing, communication, waiting for others, for the host."""
+"""Show the last steps of a traced job: when each rank computed, communicated, waited for others and for the host."""
 
 from __future__ import annotations
 
