@@ -15,7 +15,7 @@ import statistics
 import time
 
 from dsgd.cli.compose import composed
-from dsgd.engines.sim.simulation import Simulation
+from dsgd.engines.sim.simulation import EVENTS, Simulation
 from dsgd.runner.configuration import configure
 
 WIDTHS = (6, 10, 10, 8, 8, 11, 11, 6)
@@ -61,7 +61,7 @@ def one_run(algo: str, nodes: int, steps: int) -> tuple[float, float, int, int]:
     gc.freeze()  # as dsgd-run does
     gc.set_threshold(100_000, 20, 100)
     wall, cpu = time.perf_counter(), time.process_time()
-    list(simulation.run())
+    list(simulation.run(every=EVENTS))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     gc.unfreeze()
     return wall, cpu, simulation.machine.network.messages, simulation.machine.loop.processed

@@ -36,6 +36,18 @@ def marks_due(amount: float, interval: float) -> int:
     return marks + (amount >= (marks + 1) * interval)  # 512 // 102.4 is 4, because 102.4 is a little more than that
 
 
+def least_due(marks: int, interval: float) -> float:
+    """Return the least whole amount after which so many marks are due; infinity without an interval."""
+    if interval == math.inf:
+        return math.inf
+    least = math.ceil(marks * interval)
+    while marks_due(least - 1, interval) >= marks:
+        least -= 1
+    while marks_due(least, interval) < marks:
+        least += 1
+    return least
+
+
 def limit_of_mark(experiment: Experiment, first: float) -> float:
     """Return the largest loss of a mark that does not end the run. first: the loss of the first mark."""
     return experiment.eval.diverged_factor * max(first, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from math import inf
 from typing import Any
 
 Event = tuple[Callable[..., None], tuple[Any, ...]]
@@ -21,6 +22,7 @@ class EventLoop:
     _present: list[Event] = field(default_factory=list)  # remaining events of the current time, the next one last
     _moments: dict[float, list[Event]] = field(default_factory=dict)  # scheduled since then, by time
     _times: list[float] = field(default_factory=list)  # a heap of their keys
+    _paused: bool = False
 
     def at(self, time_s: float, action: Callable[..., None], *arguments: Any) -> None:
         """Schedule action(*arguments) at time_s. Raises ValueError for a time in the past."""
@@ -40,12 +42,22 @@ class EventLoop:
             return self.now
         return self._times[0] if self._times else None
 
-    def process_one(self) -> None:
-        """Advance the clock to the next event and call its action."""
-        if not self._present:
-            self.now = heappop(self._times)
-            self._present = self._moments.pop(self.now)
-            self._present.reverse()
-        action, arguments = self._present.pop()
-        self.processed += 1
-        action(*arguments)
+    def process(self, until_s: float = inf, most: int = 1) -> None:
+        """Advance the clock from event to event and call their actions: at most `most` events, none later than until_s,
+        and none after an action that calls `pause`."""
+        self._paused = False
+        while most > 0 and not self._paused:
+            if not self._present:
+                if not self._times or self._times[0] > until_s:
+                    return
+                self.now = heappop(self._times)
+                self._present = self._moments.pop(self.now)
+                self._present.reverse()
+            action, arguments = self._present.pop()
+            self.processed += 1
+            most -= 1
+            action(*arguments)
+
+    def pause(self) -> None:
+        """Let `process` return after the present event."""
+        self._paused = True

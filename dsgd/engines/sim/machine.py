@@ -62,6 +62,7 @@ class Machine:
         self.rules = StepRules(experiment, () if experiment.gradients == "none" else problem.matrices)
         total = None if experiment.algo.lockstep else experiment.total_samples
         self._free_running_budget = math.inf if total is None else total  # in samples
+        self.mark_at = math.inf  # samples at which the next mark is due
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
         ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
@@ -124,6 +125,8 @@ class Machine:
     async def _train(self, worker: Worker) -> None:
         await self.experiment.algo.train(worker)
         self.training -= 1
+        if self.training == 0:
+            self.loop.pause()
 
     @property
     def over(self) -> bool:
@@ -178,9 +181,15 @@ class Machine:
 
     def step(self, worker: Worker, g: Tensor) -> None:
         node = self.nodes[worker.rank]
-        node.optimizer_state = self.rules.step(worker, g, node.optimizer_state, self.samples)
+        if self.timing_only and node.optimizer_state is not None:  # its vectors are empty
+            node.optimizer_state.steps += 1
+            worker.steps += 1
+        else:
+            node.optimizer_state = self.rules.step(worker, g, node.optimizer_state, self.samples)
         self.steps += 1
         self.samples = self.experiment.samples_of(self.steps)
+        if self.samples >= self.mark_at or self.samples >= self._free_running_budget:
+            self.loop.pause()
 
     def remembered(self, worker: Worker) -> Sequence[Tensor]:
         return state_vectors(self.nodes[worker.rank].optimizer_state)
@@ -207,6 +216,8 @@ class Machine:
 
     def _finish_gradient(self, node: Node, gradient: PendingGradient) -> Tensor | None:
         """Return the gradient; None if the run has diverged with it, so no worker makes a step from it."""
+        if self.timing_only:
+            return gradient.value
         if gradient.value is None:
             self.evaluator.evaluate(self._pending)
             self._pending = []
@@ -214,6 +225,7 @@ class Machine:
         loss = gradient.read_loss()
         if loss is not None and is_beyond(loss, self._loss_limit):
             self.diverged = True
+            self.loop.pause()
         node.buffers = gradient.buffers
         return None if self.diverged else gradient.value
 
@@ -338,6 +350,7 @@ class Machine:
         self.all_reduces.join(node.collectives)
 
     def _leave(self, rank: int) -> None:
+        self.loop.pause()  # it may have been the last one that trains
         if self.elastic is not None:
             self.training -= 1
             self.all_reduces.leave(rank)

@@ -12,7 +12,6 @@ links have a part of their rate.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -29,13 +28,14 @@ class Flow:
     Transfers may overlap."""
 
     _passed: float = 0.0  # bytes of transfers that are known to have ended
-    _passing: deque[tuple[float, float, float]] = field(default_factory=deque)  # begin and end in seconds, bytes
+    # begin and end in seconds, bytes; mostly one or two of them, for which a deque would be ten times as large
+    _passing: list[tuple[float, float, float]] = field(default_factory=list)
 
     def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
         """Add a transfer that begins now or later, and forget transfers that have ended."""
         passing = self._passing
         while passing and passing[0][1] <= now_s:
-            self._passed += passing.popleft()[2]
+            self._passed += passing.pop(0)[2]
         passing.append((begin_s, end_s, size))
 
     def until(self, time_s: float) -> float:

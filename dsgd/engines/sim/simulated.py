@@ -31,7 +31,7 @@ from dsgd.data import DataLost
 from dsgd.data.protocols import ReadAhead
 from dsgd.engines.rules.marks import Mark, Progress
 from dsgd.engines.rules.trace import TraceRow
-from dsgd.engines.sim.simulation import Simulation
+from dsgd.engines.sim.simulation import EVENTS, Simulation
 from dsgd.experiment import Budget
 from dsgd.gradients.choice import choose_threads
 from dsgd.host.gpu_facts import gpu_facts, peak_bytes
@@ -230,7 +230,8 @@ class SimulatedTraining:
                 saved, left = time.monotonic(), simulation.left
             return interrupted()
 
-        yield from simulation.run(between_events if keep or every_s is not None else interrupted)
+        looks = between_events if keep or every_s is not None else interrupted
+        yield from simulation.run(looks, EVENTS if simulation.machine.timing_only and not keep else 1)
         if simulation.status == "interrupted":
             save(snapshot(simulation))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
-from dsgd.engines.rules.marks import Counters, Mark, Progress, marks_due, summary_of
+from dsgd.engines.rules.marks import Counters, Mark, Progress, least_due, marks_due, summary_of
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.sim.conservation import ConservingMachine
 from dsgd.engines.sim.machine import Machine
@@ -25,6 +26,8 @@ from dsgd.problem.evaluation import (
 )
 from dsgd.problem.problem import Problem, build_problem
 
+EVENTS = 256  # without gradients, between two looks at the signals: less than a hundredth of a second
+
 
 class Simulation:
     """Run an experiment in virtual time. status: running, then completed | diverged | interrupted.
@@ -43,6 +46,7 @@ class Simulation:
         self.progress = Progress()
         self.status = "running"
         self.end_s: float | None = None
+        self._until_s = math.inf  # no mark by time, and no end, is due before
         self._launched = False
         self._replaying = False
 
@@ -65,20 +69,22 @@ class Simulation:
             return False
         return max(node.worker.steps for node in self.machine.nodes) * self.experiment.unit >= total
 
-    def run(self, interrupt: Callable[[], bool] = lambda: False) -> Iterator[Mark]:
+    def run(self, interrupt: Callable[[], bool] = lambda: False, every: int = 1) -> Iterator[Mark]:
         """Run to the end, yielding the measured fields of every mark.
 
-        interrupt: called between any two events; True stops the run there, ready for a checkpoint. Can be called again
-        after that."""
+        interrupt: called at the latest after every so many events; True stops the run there, ready for a checkpoint.
+        Can be called again after that."""
         self.status = "running"
         machine, loop = self.machine, self.machine.loop
         if not self._launched:
             yield from self._mark(0.0)
             machine.launch()
             self._launched = True
+        self._watch()
         while self.status == "running":
             if loop.next_time != loop.now or machine.over:  # between two moments, where marks may be due
                 if (due := self._due()) is not None:
+                    self._watch()
                     yield from self._mark(due)
                     continue
                 if self.end_s is not None:
@@ -88,8 +94,9 @@ class Simulation:
                     return
             if interrupt():
                 self.status = "interrupted"
-            else:
-                loop.process_one()
+            else:  # if a mark is due by samples, to the end of this moment
+                until_s = loop.now if machine.samples >= machine.mark_at else self._until_s
+                loop.process(until_s, every)
 
     def replay(self, events: int) -> None:
         """Repeat the first events of an interrupted run, without gradients and evaluations."""
@@ -99,6 +106,14 @@ class Simulation:
             pass
         self._replaying = False
         self.machine.evaluator = evaluator
+
+    def _watch(self) -> None:
+        """Note the samples and the time at which the next mark, or the end, is due."""
+        experiment, progress = self.experiment, self.progress
+        every_s, limit_s = experiment.eval.every_time_s, experiment.budget.time_s
+        self.machine.mark_at = least_due(progress.next_samples, experiment.mark_samples)
+        mark_s = math.inf if every_s is None else progress.next_time * every_s
+        self._until_s = mark_s if limit_s is None else min(mark_s, limit_s)
 
     def _due(self) -> float | None:
         """Return the time of a mark that is due before the next event, or None, and note the end of the run. A mark of

@@ -285,3 +285,18 @@ def test_one_worker_is_sgd_bit_for_bit(case: tuple[str, ...]) -> None:
         run(prepared("experiment=quadratic", *local, f"algo={of[0]}", *alone(of)[1:]))[1] for of in (case, ("sync",))
     )
     assert_same_vectors(found, expected)
+
+
+@pytest.mark.parametrize("algo", WAITING)
+@pytest.mark.parametrize(
+    "ends",
+    ["budget.steps=9", "budget.time_s=0.3", "eval.every_time_s=0.021", "optimizer.lr=1e9"],
+    ids=lambda key: key.partition("=")[0],
+)
+def test_marks_do_not_depend_on_how_often_the_run_is_interrupted(algo: str, ends: str) -> None:
+    """Nor does the end: by steps, by time, by divergence."""
+    experiment = quadratic((algo,), "cluster.jitter=0.3", "eval.every_samples=13", "eval.diverged_factor=100", ends)
+    often, seldom = (Simulation(experiment) for _ in range(2))
+    assert list(often.run(every=1)) == list(seldom.run(every=100_000))
+    assert often.summary() == seldom.summary()
+    assert often.machine.loop.processed == seldom.machine.loop.processed

@@ -55,7 +55,7 @@ def arrivals(
 
         loop.at(time_s, network.send, sender, [(receiver, size, arrived, ())])
     while loop.next_time is not None:
-        loop.process_one()
+        loop.process()
         assert all(out <= uplink * loop.now * (1 + SLACK) for out in uplinks.bytes_out(loop.now))
     return found, uplinks.bytes_out(loop.now)
 

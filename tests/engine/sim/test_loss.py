@@ -30,7 +30,7 @@ def lossy(rates: list[float], latency_s: float, chunks: int = 1) -> tuple[EventL
 
 def play(loop: EventLoop) -> None:
     while loop.next_time is not None:
-        loop.process_one()
+        loop.process()
 
 
 def losses(node: int, seed: int = SEED, loss: float = LOSS) -> Callable[[], int]:

@@ -14,7 +14,7 @@ TIMES = st.sampled_from([0.0, 0.1, 0.2, 0.3, 1.0, 1e9])
 
 def drain(loop: EventLoop) -> None:
     while loop.next_time is not None:
-        loop.process_one()
+        loop.process()
 
 
 @given(st.recursive(TIMES, lambda inner: st.tuples(TIMES, st.lists(inner, max_size=4)), max_leaves=30))
@@ -46,7 +46,7 @@ def test_the_clock_never_runs_back_whatever_events_schedule(tree: object) -> Non
 def test_an_event_in_the_past_is_refused(time_s: float) -> None:
     loop = EventLoop()
     loop.at(1.0, lambda: None)
-    loop.process_one()
+    loop.process()
     with pytest.raises(ValueError, match=r"^an event must not lie in the past, got .* at 1\.0$"):
         loop.at(time_s, lambda: None)
     loop.at(1.0, lambda: None)
@@ -60,3 +60,25 @@ def test_actions_are_never_compared() -> None:
         loop.at(1.0, happened.append, item)
     drain(loop)
     assert len(happened) == 3
+
+
+def test_processing_ends_at_a_number_of_events_a_time_or_a_pause() -> None:
+    loop, happened = EventLoop(), list[int]()
+
+    def happen(number: int) -> None:
+        happened.append(number)
+        if number == 3:
+            loop.pause()
+
+    for number, time_s in enumerate((1.0, 1.0, 2.0, 2.0, 2.0, 3.0)):
+        loop.at(time_s, happen, number)
+    loop.process(most=1)
+    assert happened == [0]
+    loop.process(until_s=1.5, most=9)
+    assert happened == [0, 1]
+    assert loop.now == 1.0
+    loop.process(until_s=9.0, most=9)
+    assert happened == [0, 1, 2, 3]
+    loop.process(until_s=2.0, most=9)  # the pause was for the call before
+    assert happened == [0, 1, 2, 3, 4]
+    assert loop.next_time == 3.0

@@ -69,7 +69,7 @@ def carried(
     for time_s, sender, burst in bursts:
         loop.at(time_s, send, sender, burst)
     while loop.next_time is not None:
-        loop.process_one()
+        loop.process()
     return network, messages, arrivals
 
 
@@ -109,7 +109,7 @@ def test_bytes_count_as_they_go_through_the_ports(case: Traffic, chunks: int) ->
     while (following := loop.next_time) is not None:
         look(loop.now)
         look((loop.now + following) / 2)
-        loop.process_one()
+        loop.process()
     look(loop.now)
     assert network.bytes_sent(loop.now) == pytest.approx(handed_over, rel=SLACK)
 
@@ -151,7 +151,7 @@ def test_half_a_message_has_gone_through_the_port_after_half_its_time() -> None:
     for _ in range(2):
         loop.at(1.0, network.send, 0, [(1, 40.0, lambda: None, ())])
     while loop.next_time is not None and loop.next_time < 2:
-        loop.process_one()
+        loop.process()
     found = [(network.bytes_sent(t)[0], network.bytes_received(t)[1]) for t in (2.0, 3.0)]
     assert found == [(10.0, 5.0), (20.0, 15.0)]
     assert network.bytes_sent(3.0)[1] == network.bytes_received(3.0)[0] == 0
@@ -198,7 +198,7 @@ def test_messages_in_chunks_share_a_port() -> None:
         loop.at(0.5, network.send, 0, [(2, 1.0, arrived, ("second",))])
         loop.at(10.0, network.send, 2, [(0, 1.0, arrived, ("alone",))])
         while loop.next_time is not None:
-            loop.process_one()
+            loop.process()
         assert sum(network.bytes_sent(loop.now)) == pytest.approx(3.0, rel=1e-9)
     assert ends[1] == {"first": 1.0, "second": 2.0, "alone": 11.0}
     assert ends[1000] == pytest.approx({"first": 1.5, "second": 2.0, "alone": 11.0}, abs=3e-3)
