@@ -2,7 +2,7 @@
 
 from setuptools import Extension, find_packages, setup
 
-KERNEL_PARTS = ("amx", "bf16", "functions", "gradient", "layers", "program", "sequence", "winograd")
+KERNEL_PARTS = ("amx", "bf16", "functions", "gradient", "layers", "optimizer", "program", "sequence", "winograd")
 KERNELS = Extension(
     "dsgd.gradients._kernels",
     sources=["csrc/kernels.c"],

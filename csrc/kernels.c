@@ -65,6 +65,15 @@ static void prefer_large_pages(void *memory, long bytes)
 #endif
 }
 
+/* Of a function in which a product is rounded before it is added. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define ROUNDED __attribute__((optimize("fp-contract=off")))
+#else
+#pragma STDC FP_CONTRACT OFF
+#define ROUNDED
+#endif
+#define FUSED(a, b, c) ((REAL)(sizeof(REAL) == 8 ? fma(a, b, c) : fmaf(a, b, c)))
+
 /* Activations are kept as they are computed with, but for bf16 below. */
 #define STORED REAL
 #define LOAD(x, k) ((x)[k])
@@ -87,6 +96,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME
@@ -99,6 +109,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME
@@ -119,6 +130,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME
@@ -131,6 +143,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME
@@ -153,6 +166,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME
@@ -165,6 +179,7 @@ static void prefer_large_pages(void *memory, long bytes)
 #include "functions.h"
 #include "sequence.h"
 #include "gradient.h"
+#include "optimizer.h"
 #undef REAL
 #undef LANES
 #undef NAME

@@ -11,9 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,6 +23,7 @@ from dsgd.gradients.examination import is_exact, plain_gradient, plain_outputs, 
 from dsgd.gradients.program import network_program
 from dsgd.gradients.tracing import Untranslatable
 from dsgd.gradients.translation import KINDS, SINGLE_KINDS, NetworkProgram, ProgramStep
+from dsgd.host.kernels import kernel_library
 from dsgd.problem.problem import Problem
 
 LARGEST_BYTES = 2 << 30  # vectors and activations of one model; each thread holds one model's
@@ -129,7 +127,7 @@ class Kernels:
     def __init__(
         self, program: NetworkProgram, problem: Problem, samples: int, dtype: torch.dtype, mixed: bool = False
     ) -> None:
-        library = _library()
+        library = kernel_library()
         if library is None:
             raise Untranslatable("a package whose kernels no compiler has built")
         if mixed:
@@ -299,7 +297,7 @@ def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 def bf16_is_there() -> bool:
     """Return whether the kernels and this processor compute in bf16."""
-    library = _library()
+    library = kernel_library()
     return library is not None and bool(library.has_bf16())
 
 
@@ -313,19 +311,7 @@ def _check_bf16(program: NetworkProgram) -> None:
 
 def kernels_are_there() -> bool:
     """Return whether kernels were compiled when the package was installed."""
-    return _library() is not None
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    """Return the compiled kernels, or None."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = Path(__file__).with_name(f"_kernels{suffix}")
-        if path.is_file():
-            library = ctypes.CDLL(str(path))
-            library.extension.restype = ctypes.c_char_p
-            return library
-    return None
+    return kernel_library() is not None
 
 
 # As in csrc/program.h

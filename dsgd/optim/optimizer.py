@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 from dsgd.keys import Key, check_options
+from dsgd.optim.fused import move_by_torch, sgd_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,16 +107,16 @@ class SGD:
         if self.momentum == 0:
             x.add_(g, alpha=-lr)
             return None
-        if state is None:
-            state = State({"velocity": g.clone()})
-        else:
-            state.vectors["velocity"].mul_(self.momentum).add_(g)
+        by_g, by_v = (-lr, -lr * self.momentum) if self.nesterov else (0.0, -lr)
+        if state is None:  # v = g
+            state = State({"velocity": g.clone()}, steps=1)
+            if by_g:
+                x.add_(g, alpha=by_g)
+            x.add_(g, alpha=by_v)
+            return state
         state.steps += 1
         velocity = state.vectors["velocity"]
-        if self.nesterov:
-            x.add_(g, alpha=-lr).add_(velocity, alpha=-lr * self.momentum)
-        else:
-            x.add_(velocity, alpha=-lr)
+        (sgd_kernel(x, g, velocity) or move_by_torch)(x, g, velocity, self.momentum, by_g, by_v)
         return state
 
 

@@ -22,7 +22,7 @@ WANTED = {
     "topology": {"host"},
     "streams": set(),
     "keys": set(),
-    "optim": {"keys"},
+    "optim": {"host", "keys"},
     "cluster": {"host", "keys"},
     "crossing": set(),
     "host": set(),

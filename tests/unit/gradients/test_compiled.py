@@ -20,6 +20,7 @@ from dsgd.gradients.choice import choose_evaluator
 from dsgd.gradients.compiled import CompiledEvaluator
 from dsgd.gradients.program import network_program
 from dsgd.gradients.tracing import Untranslatable
+from dsgd.host import kernels
 from dsgd.problem.problem import Problem, build_problem
 from tests.support.each_row import each_row
 from tests.support.kernels import require_kernels
@@ -299,7 +300,7 @@ def test_random_networks_have_the_gradients_of_the_loop(module: nn.Module, batch
 
 def use_lesser_processor(monkeypatch: pytest.MonkeyPatch, extension: str) -> None:
     """Ask a processor to do as if it had less than it has."""
-    library = compiled._library()
+    library = compiled.kernel_library()
     assert library is not None
     if library.extension() == b"plain" != extension.encode():
         pytest.skip("no AVX2 here")
@@ -312,7 +313,7 @@ def use_lesser_processor(monkeypatch: pytest.MonkeyPatch, extension: str) -> Non
             assert name.endswith(f"_{extension}")
             return library[name]
 
-    monkeypatch.setattr(compiled, "_library", Lesser)
+    monkeypatch.setattr(compiled, "kernel_library", Lesser)
 
 
 @pytest.mark.parametrize("extension", ["avx2", "plain"])
@@ -418,8 +419,8 @@ def test_a_label_beyond_the_classes_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_without_kernels_it_is_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
-    compiled._library.cache_clear()
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "host" / "kernels.py"))
+    compiled.kernel_library.cache_clear()
     try:
         of = problem_with(nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)), 5)
         chosen = choose_evaluator(replace(experiment("nodes=3"), gradients="auto"), of)
@@ -428,4 +429,4 @@ def test_without_kernels_it_is_the_loop(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert asked.why is not None
         assert asked.why.endswith("because compiled does not know a package whose kernels no compiler has built")
     finally:
-        compiled._library.cache_clear()
+        compiled.kernel_library.cache_clear()
