@@ -112,6 +112,10 @@ def d8(adamw: float) -> World:
     return worse("diloco", adamw, "optimizer=adamw")
 
 
+def d12(turned: float) -> World:
+    return lambda trial: End(worse=turned if "c_ok" in trial.contender else 1.0)
+
+
 def d5(short: float, long: float) -> World:
     def end(trial: Trial) -> End:
         return End(worse=(short if has(trial, "tau=1") else long) if has(trial, "beta=0.9") else 1.0)
@@ -143,6 +147,11 @@ HOLDS_AND_FAILS: dict[str, tuple[World, World]] = {
     "D6": (worse("sync", 1.1), worse("diloco", 1.1)),
     "D7": (d7(1.1), d7(0.9)),
     "D8": (d8(1.1), d8(0.9)),
+    "D9": (worse("gasloc", 0.95), worse("gasloc", 1.05)),
+    "D10": (worse("gasloc", 1.0), worse("gasloc", 1.1)),
+    "D11": (slower(gasloc=500.0), slower(gasloc=1000.0)),
+    "D12": (d12(0.95), d12(1.05)),
+    "D13": (slower(asyncdiloco=500.0), slower(asyncdiloco=1000.0)),
 }
 
 
