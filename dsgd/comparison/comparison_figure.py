@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from dsgd.comparison.comparison_table import comparison_table, ratio_text, tuning_notes
 from dsgd.comparison.comparison_verdict import comparison_verdict
 from dsgd.comparison.contenders import Comparison, Contender, Prices, Standing, aim_text, rank_contenders
+from dsgd.comparison.run_noise import noise_line
 from dsgd.record.reader import number
 from dsgd.record.safe_files import write_atomically
 from dsgd.record.safe_text import counted, for_terminal, lines_for_terminal
@@ -298,7 +299,14 @@ def write_comparison(
     result = rank_contenders(_with_safe_names(contenders), prices if by_cost else None)
     text = comparison_verdict(result)
     ratios = [f"times: {ratio_text(result)} [interval]"] * (len(result.standings) > 1)
-    lines = [text, unsmoothed_note(result.runs), *ratios, setting_text(result.runs), *tuning_notes(result)]
+    lines = [
+        text,
+        noise_line(result),
+        unsmoothed_note(result.runs),
+        *ratios,
+        setting_text(result.runs),
+        *tuning_notes(result),
+    ]
     text = lines_for_terminal("\n".join(line for line in lines if line))
     write_atomically(out / "verdict.txt", f"{text}\n".encode())
     comparison_table(result, prices).write(out / "contest")
