@@ -21,7 +21,7 @@ from dsgd.cli.folders import folder_lock
 from dsgd.comparison.comparison_run import run_comparison
 from dsgd.comparison.contenders import Contender, aim_text, score
 from dsgd.comparison.entries import literal
-from dsgd.comparison.options import RATES
+from dsgd.comparison.options import RATES, size_of
 from dsgd.comparison.preparation import Prepared, prepare
 from dsgd.comparison.scaling_law import Law, fit_law, mean_of
 from dsgd.host.signals import Interruption
@@ -38,20 +38,21 @@ DIGITS = 6
 
 @dataclass(frozen=True)
 class Rung:
-    """Hold one size of a ladder. settings: {key: size}, the first key's size names the rung."""
+    """Hold one size of a ladder. settings: {key: value}, numbers or lists of one; the first names the rung."""
 
-    settings: Mapping[str, float]
+    settings: Mapping[str, Any]
 
     @property
     def name(self) -> str:
         """Return `width=16`."""
-        key, size = next(iter(self.settings.items()))
-        return f"{key.rpartition('.')[2]}={size:g}"
+        return f"{next(iter(self.settings)).rpartition('.')[2]}={self.size:g}"
 
     @property
     def size(self) -> float:
         """Return the size that laws depend on."""
-        return next(iter(self.settings.values()))
+        size = size_of(next(iter(self.settings.values())))
+        assert size is not None  # CompareOptions has checked it
+        return size
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Ladder:
         return ratios_of(self.scores)
 
 
-def rungs_of(ladder: Mapping[str, Sequence[float]]) -> list[Rung]:
+def rungs_of(ladder: Mapping[str, Sequence[Any]]) -> list[Rung]:
     """Return the rungs of `compare.ladder`, the smallest first."""
     return [Rung(dict(zip(ladder, sizes, strict=True))) for sizes in zip(*ladder.values(), strict=True)]
 
@@ -181,18 +182,24 @@ def _ratio(first: float, second: float) -> float:
 def write_forecast(ladder: Ladder, largest: Rung) -> None:
     """Write the forecast for the largest rung from the others, once. Raises ConfigError if it is there, of other
     runs."""
-    laws = {scores.label: scores.law(ladder.sizes) for scores in (*ladder.scores, *ladder.ratios)}
-    content = {
-        "size": largest.size,
-        "sizes": ladder.sizes,
-        "forecasts": {label: None if law is None else _numbers(law, largest.size) for label, law in laws.items()},
-    }
-    text = json.dumps(content, indent=1) + "\n"
+    text = forecast_text([*ladder.scores, *ladder.ratios], [*ladder.sizes, largest.size])
     path = ladder.folder / FORECAST
     if not path.exists():
         write_atomically(path, text.encode())
     elif path.read_text() != text:
         raise ConfigError(f"--folder must be new for other runs, got {ladder.folder}, whose {FORECAST} is of others")
+
+
+def forecast_text(every: Sequence[RungScores], sizes: Sequence[float]) -> str:
+    """Return the content of forecast.json: the laws of scores on all sizes but the last, and what they say of it."""
+    *smaller, largest = sizes
+    laws = {scores.label: scores.law(smaller) for scores in every}
+    content = {
+        "size": largest,
+        "sizes": smaller,
+        "forecasts": {label: None if law is None else _numbers(law, largest) for label, law in laws.items()},
+    }
+    return json.dumps(content, indent=1) + "\n"
 
 
 def _numbers(law: Law, size: float) -> dict[str, Any]:

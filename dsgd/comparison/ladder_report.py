@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dsgd.comparison.contenders import score
 from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, RungScores, outlook
+from dsgd.comparison.run_noise import late_slope
 from dsgd.comparison.scaling_law import Law
 from dsgd.host.terminal import table_console
 from dsgd.record.safe_files import write_atomically
@@ -19,6 +25,7 @@ from dsgd.report.sheet import label_decades, panels
 from dsgd.report.style import finish, named_styles, write_figure
 from dsgd.report.table_layout import Cell, ReportTable, exact
 
+SCORES = "scores.csv"
 GREY, POINTS = "#999999", 60
 NOTES = (
     "mean over seeds [95 % interval]; the law offset + scale size^power of all rungs but the largest",
@@ -33,31 +40,61 @@ def report_ladder(ladder: Ladder, look: Look) -> None:
     write_figure(lambda: ladder_figure(ladder), ladder.folder / LADDER, look)
     sentences = [outlook(scores, ladder.sizes) for scores in ladder.ratios]
     write_atomically(ladder.folder / "verdict.txt", "".join(f"{line}\n" for line in sentences).encode())
+    write_atomically(ladder.folder / SCORES, scores_text(ladder).encode())
     table.print(table_console())
     print("\n" + "\n".join(sentences) + f"\nfigure: {ladder.folder / LADDER}.png")
 
 
+def scores_text(ladder: Ladder) -> str:
+    """Return a line of CSV for each seed of each contender on each rung: score, fall of the loss in a late step, tuned
+    values."""
+    key = next(iter(ladder.rungs[0].settings))
+    tuned = list(dict.fromkeys(name for contender in ladder.contenders[0] for name in contender.chosen))
+    lines: list[list[Any]] = [["contender", key, "seed", "score", "slope", *tuned]]
+    for label_of, of_one in zip(ladder.scores, zip(*ladder.contenders, strict=True), strict=True):
+        for size, contender in zip(ladder.sizes, of_one, strict=True):
+            values = [contender.chosen.get(name, "") for name in tuned]
+            lines += [
+                [label_of.label, size, run.setting("seed"), exact(score(run)), exact(late_slope(run)), *values]
+                for run in contender.runs
+            ]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()
+
+
 def ladder_table(ladder: Ladder) -> ReportTable:
     """Return a row for each contender and for each ratio of two."""
-    names = [rung.name for rung in ladder.rungs]
-    rows: list[list[Cell]] = []
-    csv_rows = [["contender", *names, "forecast", "low", "high", "miss", "r2", "bends"]]
-    for scores in (*ladder.scores, *ladder.ratios):
-        means, law = [scores.mean(rung) for rung in range(len(names))], scores.law(ladder.sizes[:-1])
-        numbers = [exact(mean.median) for mean in means]
-        if law is None:
-            rows.append([scores.label, *means, "none", "", ""])
-            csv_rows.append([scores.label, *numbers, "", "", "", "", "", ""])
-            continue
-        ahead = law.forecast(ladder.sizes[-1])
-        miss = means[-1].median / ahead.median - 1
-        rows.append([scores.label, *means, "it bends" if law.bends else ahead, f"{miss:+.1%}", round(law.r2, 3)])
-        csv_rows.append([scores.label, *numbers, *map(exact, (ahead.median, ahead.low, ahead.high, miss, law.r2))])
-        csv_rows[-1].append(str(law.bends).lower())
+    every, names = [*ladder.scores, *ladder.ratios], [rung.name for rung in ladder.rungs]
+    rows = [_cells(scores, ladder.sizes) for scores in every]
     runs = [run for of_rung in ladder.contenders for contender in of_rung for run in contender.runs]
     caption = "\n".join([ladder.measure, *NOTES, setting_text(runs)])
     heads = ["contender", *names, "forecast", "miss", "R²"]
+    csv_rows = ladder_numbers(every, names, ladder.sizes)
     return ReportTable(heads, frozenset({"contender", "miss"}), rows, csv_rows, caption, whole=whole_setting(runs))
+
+
+def _cells(scores: RungScores, sizes: Sequence[float]) -> list[Cell]:
+    means, law = [scores.mean(rung) for rung in range(len(sizes))], scores.law(sizes[:-1])
+    if law is None:
+        return [scores.label, *means, "none", "", ""]
+    ahead = law.forecast(sizes[-1])
+    miss = means[-1].median / ahead.median - 1
+    return [scores.label, *means, "it bends" if law.bends else ahead, f"{miss:+.1%}", round(law.r2, 3)]
+
+
+def ladder_numbers(every: Sequence[RungScores], names: Sequence[str], sizes: Sequence[float]) -> list[list[str]]:
+    """Return the lines of `ladder.csv`: the mean on each rung, the forecast for the largest with its interval, and its
+    miss; for scores without a law the means alone. names: of the rungs."""
+    lines = [["contender", *names, "forecast", "low", "high", "miss", "r2", "bends"]]
+    for scores in every:
+        means, law = [scores.mean(rung).median for rung in range(len(sizes))], scores.law(sizes[:-1])
+        numbers, bends = [math.nan] * 5, ""
+        if law is not None:
+            ahead, bends = law.forecast(sizes[-1]), str(law.bends).lower()
+            numbers = [ahead.median, ahead.low, ahead.high, means[-1] / ahead.median - 1, law.r2]
+        lines.append([scores.label, *map(exact, (*means, *numbers)), bends])
+    return lines
 
 
 def ladder_figure(ladder: Ladder) -> Figure:

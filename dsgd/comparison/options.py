@@ -125,8 +125,9 @@ class CompareOptions:
     def _check_ladder(self) -> None:
         for key, sizes in (self.ladder or {}).items():
             first, given = next(iter((self.ladder or {}).items()))
-            numbers = isinstance(sizes, list) and all(_is_number(size) for size in sizes)
-            if not numbers or len(sizes) < RUNGS or sorted({*sizes}) != sizes:
+            numbers = [size_of(size) for size in sizes] if isinstance(sizes, list) else [None]
+            known = [number for number in numbers if number is not None]
+            if len(known) < max(RUNGS, len(numbers)) or sorted({*known}) != known:
                 raise ValueError(f"ladder.{key} must be {RUNGS} ascending numbers or more, got {sizes!r}")
             if len(sizes) != len(given):
                 raise ValueError(f"ladder.{key} must have {len(given)} sizes, as ladder.{first}, got {sizes!r}")
@@ -148,6 +149,13 @@ class CompareOptions:
             except ValueError as error:
                 raise ValueError(f"compare.tune.{error}") from error
         return axes
+
+
+def size_of(value: Any) -> float | None:
+    """Return the size that a rung of a ladder has by a key's value: a number, or a list of one, as `model.hidden` is;
+    None for another value."""
+    number: Any = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return number if _is_number(number) else None
 
 
 def _is_number(value: Any) -> bool:

@@ -68,6 +68,11 @@ def test_rates_begin_around_the_best_of_the_rung_before() -> None:
     assert around_best(contenders[:1], {"optimizer.lr": [0.05, 0.8]}) == {"optimizer.lr": [0.05, 0.2]}
 
 
+def test_a_list_of_one_number_is_a_size() -> None:
+    (first, *_) = rungs_of({"model.hidden": [[16], [32], [64], [128]]})
+    assert (first.name, first.size, first.settings) == ("hidden=16", 16, {"model.hidden": [16]})
+
+
 def test_keys_of_a_ladder_grow_together() -> None:
     rungs = rungs_of({"model.width": [16, 32], "budget.epochs": [2, 4]})
     assert [rung.name for rung in rungs] == ["width=16", "width=32"]
@@ -79,6 +84,12 @@ def test_keys_of_a_ladder_grow_together() -> None:
     [
         ({"nodes": [2, 4, 8]}, {}, "ladder.nodes must be 4 ascending numbers or more, got [2, 4, 8]"),
         ({"nodes": [2, 4, 8, 8]}, {}, "ladder.nodes must be 4 ascending numbers or more, got [2, 4, 8, 8]"),
+        (
+            {"a": [[1], [2], [3], [4, 5]]},
+            {},
+            "ladder.a must be 4 ascending numbers or more, got [[1], [2], [3], [4, 5]]",
+        ),
+        ({"a": [[1], [2], [4], [3]]}, {}, "ladder.a must be 4 ascending numbers or more, got [[1], [2], [4], [3]]"),
         ({"nodes": 4}, {}, "ladder.nodes must be 4 ascending numbers or more, got 4"),
         ({"nodes": [1, 2, 3, 4], "seed": [1, 2, 3, 4, 5]}, {}, "ladder.seed must have 4 sizes, as ladder.nodes, got"),
         ({"nodes": [1, 2, 3, 4]}, {"whatif": {"nodes": [1]}}, "whatif must be null with compare.ladder, got"),

@@ -1,0 +1,199 @@
+"""Compare algorithms on sizes that grow: forecasts for the largest, and how wrong they were.
+
+    python benchmarks/ladders.py run mlp        # outputs/ladders/mlp, then results/ladders/mlp; resumes after a stop
+    python benchmarks/ladders.py run mlp --until-forecast          # stop when the forecast is written, to commit it
+    python benchmarks/ladders.py page           # results/ladders/README.md, from the scores
+
+The ladder of the text needs kjv.txt, as conf/experiment/real_text.yaml says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import wrap
+
+from dsgd.comparison.ladder import FORECAST, RungScores, outlook, ratios_of
+from dsgd.comparison.ladder_report import SCORES
+from dsgd.comparison.run_noise import pooled_deviation
+
+ROOT = Path(__file__).parents[1]
+RESULTS, OUTPUTS = ROOT / "results" / "ladders", ROOT / "outputs" / "ladders"
+KEPT = (SCORES, FORECAST, "ladder.csv", "ladder.png", "verdict.txt")
+FASHION = "experiment=real_fashion nodes=8 compare.seeds=5 algo=sync,gossip,dpsgd,easgd,localsgd"
+MLP = "model=mlp ~model.width model.hidden=[128]"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A ladder: what it asks, and the arguments of dsgd-compare that answer."""
+
+    title: str
+    arguments: str
+
+
+LADDERS = {
+    "mlp": Asked(
+        "Width of an MLP on Fashion-MNIST, loss after 1,280 steps of 8 workers",
+        f"{FASHION} {MLP} budget.steps=1280 compare.ladder='{{model.hidden: [[16], [32], [64], [128], [256]]}}'",
+    ),
+    "resnet8": Asked(
+        "Channels of a ResNet-8 on Fashion-MNIST, loss after 640 steps of 8 workers",
+        f"{FASHION} budget.steps=640 eval.every_steps=64 compare.ladder='{{model.width: [2, 4, 8, 16]}}'",
+    ),
+    "text": Asked(
+        "Width of a transformer on a book, loss after 1,280 steps of 8 workers, AdamW or Muon inside",
+        "experiment=real_text data.path=kjv.txt nodes=8 compare.seeds=5 budget.steps=1280 "
+        "compare.contenders='[{algo: sync}, {algo: diloco}, {algo: streaming}, {algo: diloco, optimizer: muon}]' "
+        "compare.tune='{optimizer.lr: [0.002, 0.016]}' compare.ladder='{model.width: [16, 32, 64, 128]}'",
+    ),
+    "nodes": Asked(
+        "Number of workers, time of an MLP of 128 to a test loss of 0.45 on Fashion-MNIST",
+        f"{FASHION} {MLP} budget.steps=2560 eval.every_steps=32 target.loss=0.45 "
+        "compare.ladder='{nodes: [4, 8, 16, 32, 64]}'",
+    ),
+}
+
+
+def run(name: str, until_forecast: bool) -> int:
+    """Climb a ladder, and keep what it wrote. until_forecast: stop it before the largest rung is run."""
+    folder = OUTPUTS / name
+    command = [Path(sys.executable).with_name("dsgd-compare"), *shlex.split(LADDERS[name].arguments)]
+    climbing = subprocess.Popen([*command, f"--folder={folder}"], cwd=ROOT)
+    while climbing.poll() is None:
+        time.sleep(0.2)
+        if until_forecast and (folder / FORECAST).exists():
+            climbing.send_signal(signal.SIGINT)
+            climbing.wait()
+    (RESULTS / name).mkdir(parents=True, exist_ok=True)
+    for kept in KEPT:
+        if (folder / kept).exists():
+            shutil.copy(folder / kept, RESULTS / name / kept)
+    return 0 if until_forecast else climbing.returncode
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """A ladder's scores: of each contender on each rung, and the late slopes of the largest rung, [seeds] each."""
+
+    key: str
+    sizes: Sequence[float]
+    scores: Sequence[RungScores]
+    slopes: Sequence[Sequence[float]]
+
+    @property
+    def ratios(self) -> list[RungScores]:
+        return ratios_of(self.scores)
+
+
+def read_scores(path: Path) -> Climbed:
+    """Read scores.csv."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    key = list(rows[0])[1]
+    sizes = sorted({int(row[key]) for row in rows})
+    names = list(dict.fromkeys(row["contender"] for row in rows))
+
+    def column(name: str, size: int, field: str) -> list[float]:
+        texts = [row[field] for row in rows if row["contender"] == name and int(row[key]) == size]
+        return [float(text or "nan") for text in texts]
+
+    scores = [RungScores(name, [column(name, size, "score") for size in sizes]) for name in names]
+    return Climbed(key, sizes, scores, [column(name, sizes[-1], "slope") for name in names])
+
+
+def page() -> str:
+    """Return results/ladders/README.md."""
+    known = {name: read_scores(RESULTS / name / SCORES) for name in LADDERS if (RESULTS / name / SCORES).exists()}
+    lines = ["# Ladders: does it hold when it is larger?", "", INTRODUCTION, ""]
+    lines += [
+        "| ladder | forecasts | bend | within the interval | median miss | worst miss |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_misses(name, climbed) for name, climbed in known.items()]
+    for name, climbed in known.items():
+        lines += ["", f"## {LADDERS[name].title}", "", f"![scores and ratios over size]({name}/ladder.png)", ""]
+        lines += ["    " + line for line in wrap(f"dsgd-compare {LADDERS[name].arguments}", 112)]
+        lines += ["", *_rows(climbed), ""]
+        lines += [f"- {outlook(scores, climbed.sizes)}" for scores in climbed.ratios]
+        lines += ["", *_noise(climbed)]
+    return "\n".join(lines) + "\n"
+
+
+INTRODUCTION = """\
+Contenders are tuned on each size, a law is fitted to all sizes but the largest, and the forecast for the largest was
+committed before the first run there ([ladder.md](../../docs/howto/ladder.md)). `benchmarks/ladders.py` makes them
+again. What they show, misses first: a forecast is *within the interval* if the measured mean lies in the forecast's
+interval of 95 %; the law of scores that bend is not used."""  # fmt: skip
+
+
+def _misses(name: str, climbed: Climbed) -> str:
+    laws = [(scores, scores.law(climbed.sizes[:-1])) for scores in (*climbed.scores, *climbed.ratios)]
+    held = [(scores, law) for scores, law in laws if law is not None and not law.bends]
+    misses, within = list[float](), 0
+    for scores, law in held:
+        ahead, measured = law.forecast(climbed.sizes[-1]), scores.mean(len(climbed.sizes) - 1).median
+        misses.append(abs(measured / ahead.median - 1))
+        within += ahead.low <= measured <= ahead.high
+    middle, worst = (f"{f(misses):.1%}" if misses else "" for f in (statistics.median, max))
+    cells = [f"[{name}](#{_anchor(LADDERS[name].title)})", len(laws), len(laws) - len(held)]
+    return f"| {' | '.join(map(str, [*cells, f'{within} of {len(held)}', middle, worst]))} |"
+
+
+def _rows(climbed: Climbed) -> list[str]:
+    heads = ["contender", *(f"{climbed.key.rpartition('.')[2]} {size:g}" for size in climbed.sizes), "forecast", "miss"]
+    rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
+    for scores in climbed.scores:
+        means, law = [scores.mean(rung).median for rung in range(len(climbed.sizes))], scores.law(climbed.sizes[:-1])
+        row = [scores.label, *(f"{mean:.4g}" for mean in means)]
+        if law is None or law.bends:
+            rows.append([*row, "none" if law is None else "it bends", ""])
+            continue
+        ahead = law.forecast(climbed.sizes[-1])
+        rows.append(
+            [*row, f"{ahead.median:.4g} [{ahead.low:.4g}, {ahead.high:.4g}]", f"{means[-1] / ahead.median - 1:+.1%}"]
+        )
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _noise(climbed: Climbed) -> list[str]:
+    deviation = pooled_deviation([scores.by_rung[-1] for scores in climbed.scores])
+    slopes = [slope for of_one in climbed.slopes for slope in of_one if slope == slope]
+    if not slopes:
+        return [f"Noise of one run on the largest size: a standard deviation of {deviation:.2g}."]
+    falls = statistics.median(slopes)
+    rule = f"(difference + {falls:.2g} × steps saved) / ({deviation:.2g} √(1/n₁ + 1/n₂)) should be above 3"
+    noise = f"a standard deviation of {deviation:.2g}; its loss falls by {falls:.2g} a step at the end"
+    return wrap(f"Noise of one run on the largest size: {noise}. So {rule}.", 118)
+
+
+def _anchor(title: str) -> str:
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "page"])
+    parser.add_argument("name", nargs="?", choices=LADDERS)
+    parser.add_argument("--until-forecast", action="store_true")
+    options = parser.parse_args()
+    if options.what == "page":
+        (RESULTS / "README.md").write_text(page())
+        return 0
+    if options.name is None:
+        parser.error(f"run needs a ladder, one of {', '.join(LADDERS)}")
+    return run(options.name, options.until_forecast)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
