@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.cluster import CENTRAL
 from dsgd.engines.rules.marks import is_beyond, limit_of_batch
 from dsgd.engines.rules.step_rules import Shard, StepRules, bucket_count
 from dsgd.engines.rules.task import Task, start
@@ -64,7 +65,7 @@ class Machine:
         self._free_running_budget = math.inf if total is None else total  # in samples
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
-        ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
+        ports = (p if cluster.servers_colocated else p + k) + (cluster.collective in CENTRAL)
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
         self.network = network_of(cluster, self.loop, p, ports, experiment.seed)
         self.network.spans = [] if experiment.trace else None
@@ -97,7 +98,8 @@ class Machine:
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
         self._centre_port = ports - 1
-        pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer)
+        store = self._centre_port if cluster.collective == "store" else None
+        pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer, store)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,

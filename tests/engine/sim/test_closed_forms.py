@@ -68,6 +68,7 @@ def all_reduce(collective: str, p: int, a: float, n: float) -> float:
     others = {
         "chain": 2 * (p - 1) * (a + n),
         "star": 2 * a + 2 * p * n,
+        "store": 2 * a + 2 * n,
         "hierarchical": times["ring"],
     }
     return (times | others)[collective]
@@ -132,6 +133,18 @@ def test_the_centre_of_a_star_has_a_port_of_its_own(close: Close) -> None:
     for server_bandwidth, way in ((1e8, 4 * 0.08), (1e11, 0.008)):
         cluster = dataclasses.replace(plain, server_bandwidth=server_bandwidth)
         close(timed(Sync(overlap=False), cluster, 4, 5).time_s, 5 * (0.01 + 2e-4 + 2 * way))
+
+
+def test_a_store_takes_a_vector_once_and_gives_it_to_each_of_the_others(close: Close) -> None:
+    """2 a + N / up + (p - 1) N / down for one vector to all others; 2 a + N / up + N / down for a sum."""
+    lines = Cluster(0.01, 1e8, 1e-4, receive_bandwidth=4e8, message_bytes=1e6, collective="store")
+    for p in (3, 6):
+        topology = Complete().build(p, 0)
+        run = timed(DPSGD(topology, "after"), lines, p, 5, topology)
+        close(run.time_s, 5 * (0.01 + 2e-4 + 0.08 + (p - 1) * 0.02))
+        assert run.machine.network.bytes_sent(run.time_s) == pytest.approx([5e6] * p + [5 * p * (p - 1) * 1e6])
+        assert run.summary()["bytes_sent_max_server"] == 5 * p * (p - 1) * 1e6
+    close(timed(Sync(overlap=False), lines, 6, 5).time_s, 5 * (0.01 + 2e-4 + 0.08 + 0.02))
 
 
 DEGREES: list[tuple[TopologyConfig, int, int]] = [
