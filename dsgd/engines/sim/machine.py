@@ -263,7 +263,8 @@ class Machine:
         self._quorum.enter(task, request)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now, size=request.size)
+        begin_s, parts = (task.owner.computing[0], self._buckets) if request.hidden else (self.loop.now, 1)
+        self.all_reduces.enter(task, request.vector, begin_s, self.loop.now, parts, request.size)
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
         vectors: list[Tensor] = []

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.diloco import DiLoCo
 from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
@@ -93,6 +94,23 @@ def test_sync_takes_gradient_plus_all_reduce_which_overlap_hides_behind_the_back
     close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
     expected = steps * overlapped(collective, p, t, a, n, buckets_of(cluster))
     close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=st.integers(1, 3))
+def test_a_round_of_diloco_hides_its_mean_behind_the_last_backward_pass(
+    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
+) -> None:
+    """(tau - 1) t + max(t + T_c, t / 3 + 2 t / (3 c) + c T_c); every byte of it counts once."""
+    t, a, n = parameters(cluster)
+    last = overlapped("best", p, t, a, n, buckets_of(cluster))
+    hidden = timed(DiLoCo(tau=tau, overlap="backward"), cluster, p, tau * rounds)
+    close(hidden.time_s, rounds * ((tau - 1) * t + last))
+    plain = timed(
+        DiLoCo(tau=tau), dataclasses.replace(cluster, collective=hidden.machine.all_reduces.taken), p, tau * rounds
+    )
+    sent = [run.machine.network.bytes_sent(run.time_s) for run in (hidden, plain)]
+    assert sent[0] == pytest.approx(sent[1])
 
 
 class Delayed(Algorithm):
