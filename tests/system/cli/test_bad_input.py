@@ -121,7 +121,7 @@ data.evaluate=train data.validation=0.1 -> data.evaluate must be one of test, va
 cluster.jitter_distribution=pareto -> cluster.jitter_distribution must be one of gamma, lognormal, normal, got
 cluster.jitter_distribution=normal cluster.jitter=0.5 -> cluster.jitter must be <= 1/3 with
 cluster.collective=hub -> cluster.collective must be one of best, ring ... hierarchical, star, store, got 'hub'
-cluster.collective_messages=true -> cluster.collective must be one of ring, ... star with collective_messages=true,
+cluster.collective_messages=true -> cluster.collective must be one of ring, ... store with collective_messages=true,
 cluster.collective=star cluster.servers_colocated=true -> cluster.servers_colocated must be false ... got true
 cluster.slow_nodes={3: -1} -> cluster.slow_nodes must give a factor in [1e-06, 1e+06], got -1.0 for node 3
 cluster.stalls=[{node: 1}] -> cluster.stalls must be {node, start_s, duration_s} ... got {'node': 1}
