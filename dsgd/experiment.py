@@ -125,6 +125,9 @@ class Experiment:
             raise ValueError(
                 "schedule=cosine needs budget.epochs, budget.samples or budget.steps, got budget.time_s only"
             )
+        if self.algo.hides_sums and self.cluster.collective_messages:
+            rule = "cluster.collective_messages must be false with algo.overlap=backward, which formulas alone time"
+            raise ValueError(f"{rule}, got true")
         if self.cluster.failing is not None:
             self._check_failures(self.cluster.failing)
         if self.total_samples is not None and self.total_samples >= 2**63:

@@ -62,10 +62,13 @@ class MeanOfFirst(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllReduceMean(Request):
-    """The mean [n] over all workers of the vectors they contribute; leaves when the last one has entered."""
+    """The mean [n] over all workers of the vectors they contribute; leaves when the last one has entered.
+
+    hidden: it began during the backward pass of the worker's latest gradient."""
 
     vector: Tensor
     size: float = 1.0
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,6 +228,11 @@ class Worker:
         """Compute the mean [n] of v [n] over all workers. All workers must take part."""
         return await AllReduceMean(v, size)
 
+    async def hidden_mean(self, v: Tensor) -> Tensor:
+        """Compute the same mean of a v [d] that followed from the latest gradient layer by layer: it began during that
+        backward pass. Only for algorithms with `hides_sums`."""
+        return await AllReduceMean(v, hidden=True)
+
     async def exchange(
         self,
         v: Tensor | Mapping[int, Tensor],
@@ -288,6 +296,7 @@ class Algorithm:
     barrier: every step waits for all workers, so the results, evaluations included, do not depend on the cluster.
     servers: number of nodes that share the centre; 0 for methods without a centre.
     backups: number of workers whose samples do not count in a common step; 0 for most methods.
+    hides_sums: sums begin during a backward pass, which the simulator alone can time, by formulas.
     conserves: the sum that communication leaves unchanged, for `eval.conservation`; None: no sum in a single run.
         workers: the sum of the x_i, in lock-step between their k-th and their next steps, otherwise in every ask, whose
         answer the worker applies at once. workers and centre: the sum of the x_i and c, in every call, whose answer the
@@ -301,6 +310,10 @@ class Algorithm:
 
     @property
     def barrier(self) -> bool:
+        return False
+
+    @property
+    def hides_sums(self) -> bool:
         return False
 
     @property

@@ -15,7 +15,11 @@ SparseLoCo, code=sparse: Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.1570
         heavy_ball:  v = beta v + D;       theta = theta - olr v
         slowmo:      v = beta v + D / lr;  theta = theta - olr lr v
 
-    with overlap, the mean is in flight during the whole next round, and the outer step takes, in place of D,
+    with overlap=backward, D is the same. The mean of a layer's entries begins when the last gradient's backward pass
+    has computed them, two thirds of its time t. With T(N) the time of an all-reduce, in c buckets, a round takes
+        (tau - 1) t + max(t + T(N/c), t/3 + 2t/(3c) + c T(N/c)) in place of tau t + T(N)
+
+    with delayed and eager, the mean is in flight during the whole next round, and the outer step takes, in place of D,
         delayed:     the mean of the round before
         eager:       the same, but with the worker's own share from this round:
                      mean_j D_j(before) + (D_i(now) - D_i(before)) / p,    D_i = theta_i - x_i
@@ -29,7 +33,7 @@ SparseLoCo, code=sparse: Sarfi, Therien, Lidin, Belilovsky 2025, arXiv 2508.1570
 With olr = 1 and beta = 0, each of them is local SGD. With tau = 1, olr = 1 and plain SGD as the local optimiser,
 heavy_ball and slowmo are all-reduce SGD with momentum beta, and nesterov is all-reduce SGD with Nesterov's momentum. On
 a quadratic of curvature h, a round of SGD removes a = 1 - (1 - lr h)^tau of an error. The outer steps are stable up to
-olr a = 2 (1 + beta) / (1 + 2 beta) with nesterov, 2 (1 + beta) otherwise. Overlap lowers the limit: `limit` has the
+olr a = 2 (1 + beta) / (1 + 2 beta) with nesterov, 2 (1 + beta) otherwise. A late mean lowers the limit: `limit` has the
 formulas. For nesterov with beta = 0.9 it is 1.36 without overlap; with eager 0.77 for 2 workers, 0.42 for 4 and 0.32
 for 8; with delayed 0.25. With one worker, eager has no overlap. The mean of all theta_i moves by mean D(now) / p + (1 -
 1 / p) mean D(before). If data differ, the theta_i stay apart. If curvatures differ as well as data, a worker counts a /
@@ -37,11 +41,11 @@ for 8; with delayed 0.25. With one worker, eager has no overlap. The mean of all
 chunk and bits = 32 it is DiLoCo.
 
 Differences from the papers: the last round may be shorter. The rate in slowmo is that of the round's last step. The
-local optimiser keeps its state, as in all implementations that were read. With overlap, the last round's mean is not
-sent. SparseLoCo cuts each layer into chunks and has bins for each; here the whole vector is cut.
+local optimiser keeps its state, as in all implementations that were read. Delayed and eager do not send the last
+round's mean. SparseLoCo cuts each layer into chunks and has bins for each; here the whole vector is cut.
 Cost per worker: one all-reduce every tau steps, by ring 2 (p - 1) / p N / tau bytes sent per step; with code=sparse a
 code to all workers, (p - 1) N / 146 / tau as in the paper. Waits every tau steps for the slowest sum of tau gradient
-times; with overlap for an all-reduce that takes longer than a round.
+times; with delayed and eager for an all-reduce that takes longer than a round.
 A worker that fails (`cluster.failures`): all wait for it at the end of the round. With elastic, D is the mean over the
 running workers; a worker that returns takes x, theta, v and momentum from a peer and continues its round.
 Output model: theta; with eager the mean of the x_i, at the end of a round the mean of the theta_i. One worker:
@@ -62,7 +66,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OUTER = ("nesterov", "heavy_ball", "slowmo")
-OVERLAP = ("none", "delayed", "eager")
+OVERLAP = ("none", "backward", "delayed", "eager")
 CODES = ("none", "sparse")
 
 
@@ -72,7 +76,7 @@ class DiLoCo(Algorithm):
     outer: str = "nesterov"  # nesterov: DiLoCo | heavy_ball: BMUF | slowmo
     olr: float = 0.7  # rate of the outer steps
     beta: float = 0.9  # momentum of the outer steps
-    overlap: str = "none"  # of the average with the next round: none | delayed | eager
+    overlap: str = "none"  # of the average: none | backward: with the last backward pass | delayed, eager: with a round
     elastic: bool = False  # continue without workers that fail; false: wait for them
     code: str = "none"  # code of the change: none | sparse: SparseLoCo
     chunk: int = 4096  # entries of a chunk of sparse
@@ -101,14 +105,23 @@ class DiLoCo(Algorithm):
 
     @property
     def cycle(self) -> int:
-        return 1 if self.overlap == "none" else self.tau
+        return self.tau if self.is_late else 1
+
+    @property
+    def hides_sums(self) -> bool:
+        return self.overlap == "backward"
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the mean applies a round later."""
+        return self.overlap in ("delayed", "eager")
 
     def limit(self, nodes: int) -> float:
         """Return the outer rate up to which rounds are stable that remove the whole error.
 
         An outer step takes 1 - late of the error at the start of this round, and late of that of the round before. The
         limit is where a root of the recurrence reaches -1, or where a pair of complex ones reaches modulus 1."""
-        late, beta = {"none": 0.0, "delayed": 1.0, "eager": 1 - 1 / nodes}[self.overlap], self.beta
+        late, beta = {"delayed": 1.0, "eager": 1 - 1 / nodes}.get(self.overlap, 0.0), self.beta
         if late == 0:
             return 2 * (1 + beta) / (1 + 2 * beta if self.outer == "nesterov" else 1)
         if self.outer != "nesterov":
@@ -121,7 +134,7 @@ class DiLoCo(Algorithm):
         limit = self.limit(nodes)
         if self.olr <= limit:
             return None
-        late = "" if self.overlap == "none" else f" and algo.overlap={self.overlap}"
+        late = f" and algo.overlap={self.overlap}" if self.is_late else ""
         most = f"with algo.beta={self.beta:g}{late} at most {limit:g} is stable"
         return f"algo.olr={self.olr:g} is too much where rounds are long: {most}"
 
@@ -135,14 +148,17 @@ class DiLoCo(Algorithm):
 
     async def train(self, worker: Worker) -> None:
         x, theta, v = worker.x, worker.keep("theta", worker.x), worker.keep("v")
-        if self.overlap != "none":
+        if self.is_late:
             return await self.overlapped(worker, theta, v)
         while not worker.done:
             g, lr = await worker.gradient(x), worker.lr
             worker.step(g)
             if worker.steps % self.tau == 0 or worker.done:
                 D = theta - x
-                mean = await (worker.all_reduce_mean(D) if self.code == "none" else self.sparse_mean(worker, D))
+                if self.hides_sums:
+                    mean = await worker.hidden_mean(D)
+                else:
+                    mean = await (worker.all_reduce_mean(D) if self.code == "none" else self.sparse_mean(worker, D))
                 self.outer_step(theta, v, mean, lr)
                 x.copy_(theta)
 

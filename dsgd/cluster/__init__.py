@@ -16,7 +16,8 @@ from dsgd.keys import Key, check_options
 
 BEST_OF = ("ring", "halving_doubling", "tree")
 BEST_OF_ISLANDS = ("ring", "hierarchical")
-COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", "star")
+CENTRAL = ("star", "store")  # collectives with one node more, behind all others
+COLLECTIVES = ("best", *BEST_OF, "chain", "hierarchical", *CENTRAL)
 MOST_BYTES = 1e15  # of a vector
 MOST_STALLS = 1000  # in the time of one gradient, each of which is drawn
 SLOWNESS = "gradient time of node {}, times the others'"
@@ -139,10 +140,9 @@ class Cluster:
             )
         if self.collective == "best" and self.collective_messages:
             raise ValueError(f"collective must be one of {named} with collective_messages=true, got 'best'")
-        if self.collective == "star" and self.servers_colocated:
-            raise ValueError(
-                "servers_colocated must be false with collective=star, whose centre has its own port, got true"
-            )
+        if self.collective in CENTRAL and self.servers_colocated:
+            rule = f"servers_colocated must be false with collective={self.collective}, whose centre has its own port"
+            raise ValueError(f"{rule}, got true")
         if self.failing is not None and self.failing.every_s < (least_s := self.longest_gradient_s):
             rule = f"every_s must be >= {least_s:g}, the longest gradient, which else would hardly end"
             raise ValueError(f"failures: {rule}, got {self.failing.every_s:g}")
@@ -305,12 +305,13 @@ class Cluster:
     def bytes_per_s(self, node: int, nodes: int) -> float:
         """Return the rate at which a node's port sends; nodes `nodes` and above are parameter servers."""
         if node >= nodes:
-            return self._payload(self.server_bandwidth or self.bandwidth)
+            return inf if self.collective == "store" else self._payload(self.server_bandwidth or self.bandwidth)
         return self._payload((self.node_bandwidth or {}).get(node, self.bandwidth))
 
     def receive_bytes_per_s(self, node: int, nodes: int) -> float:
         """Return the rate at which a node's port receives: as it sends where it has a bandwidth of its own."""
-        special = self.server_bandwidth is not None if node >= nodes else node in (self.node_bandwidth or {})
+        of_server = self.server_bandwidth is not None or self.collective == "store"
+        special = of_server if node >= nodes else node in (self.node_bandwidth or {})
         if special or self.receive_bandwidth is None:
             return self.bytes_per_s(node, nodes)
         return self._payload(self.receive_bandwidth)

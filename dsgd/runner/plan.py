@@ -125,6 +125,9 @@ def check_gradients(config: RunConfig, engine: str) -> None:
             raise ConfigError(f"eval.{key} must be false with engine={engine}, got true")
     if config.experiment.algo.elastic:
         raise ConfigError(f"algo.elastic must be false with engine={engine}, which ends without a worker, got true")
+    if config.experiment.algo.hides_sums:
+        rule = f"algo.overlap must not be backward with engine={engine}, as the simulator alone times it"
+        raise ConfigError(f"{rule}, got backward")
     if engine == "torch":
         _check_over_groups(config)
 

@@ -73,7 +73,7 @@ def distribute(
         algo = named_algorithm(algo, options or {}, topology, channel.nodes, seed)
     elif options or topology:
         raise ValueError(f"options and topology must be those of {type(algo).__name__} itself, where algo is no name")
-    check_algorithm_options({"elastic": algo.elastic})
+    check_algorithm_options({"elastic": algo.elastic, "overlap": "backward" if algo.hides_sums else None})
     check_tensors(model)
     flat = FlatModule(model, trusts_versions=type(algo).__module__.startswith(OURS))
     with key_prefix("algo", fields=algo):

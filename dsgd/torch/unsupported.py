@@ -23,6 +23,8 @@ def check_algorithm_options(options: Mapping[str, Any]) -> None:
     if options.get("elastic"):
         rule = "algo.elastic needs engine=sim or engine=dist: a process group ends when one of its ranks does"
         raise ValueError(f"{rule}, got True")
+    if options.get("overlap") == "backward":
+        raise ValueError("algo.overlap must not be backward, which the simulator alone times, got 'backward'")
 
 
 def check_tensors(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from dsgd.cli.folders import check_writable, folder_lock
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.host.signals import Interruption
 from dsgd.runner.configuration import configure
-from studies.yardstick.measured_table import TIMING, tables
+from studies.yardstick.measured_table import GRID, TIMING, MeasuredRow, tables
 from studies.yardstick.yardstick_page import read, write
 
 YARDSTICK = "yardstick"
@@ -33,9 +34,20 @@ def write_yardstick(results: Path, redraw: bool, interruption: Interruption) -> 
             for benchmark in known:
                 for row in benchmark.rows:
                     interruption.check()
-                    summary = timed(composed([*TIMING, *row.overrides]))
-                    predictions[benchmark.key].append(row.predicted(summary))
+                    predictions[benchmark.key].append(predict(row, composed([*TIMING, *row.overrides])))
         print(write(results, known, predictions))
+
+
+def predict(row: MeasuredRow, values: Mapping[str, Any]) -> float:
+    """Return what a row measures, by runs of its configuration as plain values. Raises ConfigError."""
+    if row.reads != "needed":
+        return row.predicted(timed(values))
+
+    def is_enough(bandwidth: float) -> bool:
+        summary = timed({**values, "cluster": {**values["cluster"], "bandwidth": bandwidth}})
+        return 1 - summary["idle_fraction_mean"] >= row.share
+
+    return GRID[bisect_left(GRID, True, hi=len(GRID) - 1, key=is_enough)] / 1e9
 
 
 def timed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ TABLES = Path(__file__).with_name("tables.yaml")
 # what every row is run with: nothing but time, of any problem
 TIMING = ("experiment=quadratic", "engine.gradients=none", "eval.every_steps=null")
 EXPLAINED = 0.25  # a larger error owes a reason
+GRID = [10 ** (8 + 4 * k / 49) for k in range(51)]  # bandwidths that others simulated, in bit/s
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class MeasuredRow:
     """One measurement.
 
     overrides: the run that predicts it, beside TIMING. reads: `time`, `rate` or `computing`, what of the run predicts
-    it, times `scale` and divided by `per`. reason: of an error above EXPLAINED."""
+    it, times `scale` and divided by `per`; `needed`, the first Gbit/s of GRID that lets a `share` of the time compute.
+    reason: of an error above EXPLAINED."""
 
     name: str
     measured: float
@@ -42,6 +44,7 @@ class MeasuredRow:
     reads: str
     scale: float = 1
     per: float = 1
+    share: float = 1
     reason: str = ""
 
     @property
@@ -51,12 +54,8 @@ class MeasuredRow:
 
     def predicted(self, summary: Mapping[str, Any]) -> float:
         """Return what the row measures, of the summary of its run."""
-        scaled = {
-            "time": self.scale * summary["time_s"],
-            "rate": self.scale / summary["time_s"],
-            "computing": self.scale * (1 - summary["idle_fraction_mean"]),
-        }
-        return scaled[self.reads] / self.per
+        time_s, idle = summary["time_s"], summary["idle_fraction_mean"]
+        return self.scale * {"time": time_s, "rate": 1 / time_s, "computing": 1 - idle}[self.reads] / self.per
 
 
 @dataclass(frozen=True)
@@ -74,6 +73,11 @@ class MeasuredTable:
     fitted: Sequence[Constant] = ()
     left_out: str = ""
     apart: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Return `apart`, `simulated` if others simulated it, so that steps of their grid judge it, or `measured`."""
+        return "apart" if self.apart else "simulated" if self.rows[0].reads == "needed" else "measured"
 
 
 def tables() -> list[MeasuredTable]:
@@ -96,6 +100,11 @@ def _row(fields_of_row: Mapping[str, Any]) -> MeasuredRow:
 def error(measured: float, predicted: float) -> float:
     """Return the relative error of a prediction."""
     return predicted / measured - 1
+
+
+def grid_steps(measured: float, predicted: float) -> int:
+    """Return how many steps of GRID a predicted bandwidth is above a published one."""
+    return round(49 / 4 * math.log10(predicted / measured))
 
 
 def percentile(errors: Sequence[float], share: float) -> float:

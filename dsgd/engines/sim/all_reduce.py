@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dsgd.cluster import Cluster
+from dsgd.cluster import CENTRAL, Cluster
 from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.collective_steps import (
     SLICED,
@@ -71,7 +71,7 @@ class AllReduces:
             elif cluster.collective in SLICED:
                 chunks = {"chunk_bytes": cluster.chunk_bytes} if cluster.collective == "ring" else {}
                 steps = partial(steps, slice_bytes=cluster.slice_bytes, **chunks)
-            ports = self._ports if cluster.collective == "star" else self._ports[:nodes]
+            ports = self._ports if cluster.collective in CENTRAL else self._ports[:nodes]
 
             def of_node(node: int, n_bytes: float) -> Iterator[Step]:
                 return steps(nodes, node, n_bytes, item_bytes)

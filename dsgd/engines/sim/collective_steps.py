@@ -153,6 +153,7 @@ STEPS: dict[str, Callable[..., Iterator[Step]]] = {
     "tree": tree,
     "chain": chain,
     "star": star,
+    "store": star,
     "hierarchical": hierarchical,
 }
 

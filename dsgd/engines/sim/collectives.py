@@ -11,7 +11,7 @@ from functools import cache, lru_cache, partial
 from itertools import groupby
 from math import ceil, inf, log2
 
-from dsgd.cluster import BEST_OF, Cluster
+from dsgd.cluster import BEST_OF, CENTRAL, Cluster
 from dsgd.cluster.nccl import Nccl
 from dsgd.engines.sim.nccl_time import nccl_s
 from dsgd.engines.sim.nccl_tuner import Hosts
@@ -154,6 +154,7 @@ COSTS = {
     "tree": tree_s,
     "chain": chain_s,
     "star": star_s,
+    "store": star_s,  # a centre without limits
     "hierarchical": hierarchical_s,
 }
 
@@ -173,17 +174,17 @@ def all_reduce_s(collective: str, p: int, n_bytes: float, links: Links) -> tuple
 @lru_cache(maxsize=8)
 def bytes_of_nodes(name: str, p: int, n_bytes: float) -> tuple[float, ...]:
     """Return the bytes that each node sends in one all-reduce. It receives the same number: for each part sent, it
-    receives a part of the same size. The last node is a star's centre, if it is a star."""
-    return tuple(bytes_of_node(name, p, node, n_bytes) for node in range(p + (name == "star")))
+    receives a part of the same size. The last node is the centre of a star or store."""
+    return tuple(bytes_of_node(name, p, node, n_bytes) for node in range(p + (name in CENTRAL)))
 
 
 def bytes_of_node(name: str, p: int, node: int, n_bytes: float) -> float:
-    """Return the bytes that a node sends, and receives, in one all-reduce; node p is the centre of a star."""
+    """Return the bytes that a node sends, and receives, in one all-reduce; node p is the centre of a star or store."""
     if name == "none":
         return 0.0
     if name in ("ring", "hierarchical") or name.startswith("nccl"):  # of NCCL's trees the mean, as there are several
         return 2 * (p - 1) / p * n_bytes
-    if name == "star":
+    if name in CENTRAL:
         return (p if node == p else 1) * n_bytes
     if name == "chain":
         return (1 if node in (0, p - 1) else 2) * n_bytes

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from dsgd.cluster import CENTRAL
 from dsgd.engines.rules.marks import is_beyond, limit_of_batch
 from dsgd.engines.rules.step_rules import Shard, StepRules, bucket_count
 from dsgd.engines.rules.task import Task, start
@@ -65,7 +66,7 @@ class Machine:
         self.mark_at = math.inf  # samples at which the next mark is due
         self.training = p  # workers whose algorithm has not ended
         self.message_bytes = cluster.message_bytes or problem.dimension * problem.start.element_size()
-        ports = (p if cluster.servers_colocated else p + k) + (cluster.collective == "star")
+        ports = (p if cluster.servers_colocated else p + k) + (cluster.collective in CENTRAL)
         self.server_ports = [s % p if cluster.servers_colocated else p + s for s in range(k)]
         self.network = network_of(cluster, self.loop, p, ports, experiment.seed)
         self.network.spans = [] if experiment.trace else None
@@ -98,7 +99,8 @@ class Machine:
         self._pending: list[PendingGradient] = []
         self.has_buffers = problem.start_buffers.numel() > 0 and not self.timing_only
         self._centre_port = ports - 1
-        pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer)
+        store = self._centre_port if cluster.collective == "store" else None
+        pairs = Pairs(self.nodes, self.loop, self.network, *counted, self._answer_ask, self._take_answer, store)
         self._perform = {
             Gradient: self._gradient,
             MeanGradient: self._mean_gradient,
@@ -273,7 +275,8 @@ class Machine:
         self._quorum.enter(task, request)
 
     def _all_reduce_mean(self, task: Task[Any], request: AllReduceMean) -> None:
-        self.all_reduces.enter(task, request.vector, self.loop.now, self.loop.now, size=request.size)
+        begin_s, parts = (task.owner.computing[0], self._buckets) if request.hidden else (self.loop.now, 1)
+        self.all_reduces.enter(task, request.vector, begin_s, self.loop.now, parts, request.size)
 
     def _reduced(self, all_reduce: PendingAllReduce) -> None:
         vectors: list[Tensor] = []

@@ -78,10 +78,11 @@ class Hosts:
 
     @property
     def channels(self) -> int:
-        """Return how many channels NCCL has: two for each network card, from Hopper on four for a single one
-        (src/graph/connect.cc, ncclTopoPostset)."""
-        fewest = 4 if self.nccl.gpu in NVLS_TREE else 2
-        return min(MOST_CHANNELS, max(fewest, 2 * self.nccl.nics))
+        """Return how many channels NCCL has: two for each network card; from Hopper on twice as many, if they are fewer
+        than 16 and a card has more than 45 GB/s (src/graph/connect.cc, ncclTopoPostset)."""
+        channels = min(MOST_CHANNELS, 2 * self.nccl.nics)
+        doubles = self.nccl.gpu in NVLS_TREE and self.network / self.nccl.nics > 45 * GB and channels < 16
+        return 2 * channels if doubles else channels
 
     @property
     def levels(self) -> int:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dsgd.engines.rules.task import Task
 from dsgd.engines.sim.loop import EventLoop
-from dsgd.engines.sim.network import Network
+from dsgd.engines.sim.network import Network, PortMessage
 from dsgd.engines.sim.node import Node, PendingExchange, VectorMessage
 from dsgd.worker import Ask, Exchange, Pull, Push
 
@@ -27,18 +27,20 @@ class Pairs:
     _count_staleness: Callable[[int], None]
     _answer: Callable[[Task[Any], Node, Tensor], Tensor]  # a peer's answer to the vector of a task
     _take: Callable[[Task[Any], Tensor], None]  # gives a task the answer that it waits for
+    _store: int | None = None  # port of a store
 
     def exchange(self, task: Task[Any], request: Exchange) -> None:
-        """Send the vectors of a task, and resume it with the vectors of all its sources."""
+        """Send the vectors of a task, and resume it with the vectors of all its sources. One vector for several targets
+        goes to a store once, and from there to each of them: 2 a + N / B up + (p - 1) N / B down among p workers."""
         node, worker, size = task.owner, task.owner.worker, self._message_bytes * request.size
         rank, steps = worker.rank, worker.steps
-        self._network.send(
-            rank,
-            [
-                (target, size, self._arrived, (self._nodes[target], rank, (vector, steps)))
-                for target, vector in request.vectors.items()
-            ],
-        )
+        messages: list[PortMessage] = [
+            (target, size, self._arrived, (self._nodes[target], rank, (vector, steps)))
+            for target, vector in request.vectors.items()
+        ]
+        if self._store is not None and len(messages) > 1 and len(set(map(id, request.vectors.values()))) == 1:
+            messages = [(self._store, size, self._network.send, (self._store, messages))]
+        self._network.send(rank, messages)
         exchange = PendingExchange(task, request.sources)
         node.expect(exchange)
         if not exchange.missing:  # faster neighbours' vectors have already arrived, or none is expected

@@ -32,7 +32,7 @@ class Flow:
     _passing: list[tuple[float, float, float]] = field(default_factory=list)
 
     def add(self, now_s: float, begin_s: float, end_s: float, size: float) -> None:
-        """Add a transfer that begins now or later, and forget transfers that have ended."""
+        """Add a transfer between two times, and forget transfers that have ended."""
         passing = self._passing
         while passing and passing[0][1] <= now_s:
             self._passed += passing.pop(0)[2]

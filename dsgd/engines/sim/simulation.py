@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from dsgd.cluster import CENTRAL
 from dsgd.engines.rules.marks import Counters, Mark, Progress, least_due, marks_due, summary_of
 from dsgd.engines.rules.trace import TraceRow
 from dsgd.engines.sim.conservation import ConservingMachine
@@ -196,7 +197,8 @@ class Simulation:
     def summary(self) -> Mark:
         """Return the summary of the run so far."""
         machine, counters = self.machine, self.counters(self.time_s)
-        centre = [len(counters.bytes_sent) - 1] if machine.all_reduces.taken == "star" else []
+        has_centre = machine.all_reduces.taken == "star" or self.experiment.cluster.collective == "store"
+        centre = [len(counters.bytes_sent) - 1] if has_centre else []
         fields = summary_of(
             self.experiment,
             self.progress,
@@ -239,7 +241,7 @@ class Simulation:
         machine = self.machine
         p, k = len(machine.nodes), len(machine.shards)
         names = [*(f"worker {i}" for i in range(p)), *(f"server {s}" for s in range(k))]
-        names += ["centre"] * (self.experiment.cluster.collective == "star")
+        names += ["centre"] * (self.experiment.cluster.collective in CENTRAL)
         rows = [TraceRow(name, [], []) for name in names]
         for node, begin, end in machine.compute_spans or []:
             rows[node].computing.append((begin, end))

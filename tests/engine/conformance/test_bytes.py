@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.cluster import COLLECTIVES, Cluster
+from dsgd.cluster import CENTRAL, COLLECTIVES, Cluster
 from dsgd.engines.sim.simulation import Simulation
 from dsgd.experiment import Budget, Evaluation
 from dsgd.worker import Algorithm
@@ -158,6 +158,7 @@ OF_COLLECTIVES: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     "tree": ([3, 1, 2, 1, 3, 1, 2, 1], [3, 1, 2, 1, 2, 1]),
     "chain": ([1, *[2] * 6, 1], [1, *[2] * 4, 1]),
     "star": ([1] * 8 + [8], [1] * 6 + [6]),
+    "store": ([1] * 8 + [8], [1] * 6 + [6]),
     "hierarchical": ([14 / 8] * 8, [10 / 6] * 6),  # all in one island
 }
 
@@ -173,7 +174,7 @@ def test_a_node_sends_what_its_collective_says(collective: str) -> None:
         assert counted == pytest.approx([all_reduces * N * each for each in expected], rel=1e-12)
         assert received == counted  # each hands on as much as it gets
         found = [simulation.summary()[f"bytes_{way}_max_server"] for way in ("sent", "received")]
-        assert found == ([counted[-1]] * 2 if collective == "star" else [None] * 2)
+        assert found == ([counted[-1]] * 2 if collective in CENTRAL else [None] * 2)
         assert simulation.summary()["bytes_sent_max_node"] == pytest.approx(max(counted), abs=1)
         assert simulation.summary()["collective"] == collective
 
@@ -216,7 +217,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         draw(st.sampled_from([0.0, 1e-3, 0.1])),
         message_bytes=N,
         server_bandwidth=draw(st.none() | rates),
-        servers_colocated=collective != "star" and draw(st.booleans()),
+        servers_colocated=collective not in CENTRAL and draw(st.booleans()),
         node_bandwidth=draw(st.none() | st.dictionaries(st.integers(0, 3), rates)),
         chunks_per_message=draw(st.sampled_from([1, 1, 4])),
         slow_nodes=draw(st.none() | st.just({1: 4.0})),
@@ -244,7 +245,7 @@ def test_bytes_never_exceed_time_times_bandwidth(
     changed: dict[str, Any] = {"cluster": cluster, "budget": Budget(steps=200, time_s=seconds), "eval": marks}
     simulation = Simulation(dataclasses.replace(experiment, **changed))
     k = experiment.algo.servers
-    last = (nodes if cluster.servers_colocated else nodes + k) + (cluster.collective == "star")
+    last = (nodes if cluster.servers_colocated else nodes + k) + (cluster.collective in CENTRAL)
     ports = [cluster.bytes_per_s(node, nodes) for node in range(last)]
     before = [0.0] * len(ports)
     for mark in simulation.run():

@@ -36,6 +36,12 @@ def test_agrees_with_a_numpy_loop(setting: Setting, tau: int, outer: str) -> Non
     assert_close(path.c, centres[:, 0])
 
 
+def test_hiding_the_mean_changes_no_parameter() -> None:
+    hidden, plain = (run(PLAIN, DiLoCo(3, overlap=overlap)) for overlap in ("backward", "none"))
+    assert np.array_equal(hidden.xs, plain.xs)
+    assert np.array_equal(hidden.c, plain.c)
+
+
 def theta(s: Setting, algo: DiLoCo) -> Array:
     """Return the output model at the end."""
     return run(s, algo, mark_samples=s.samples).c[-1]

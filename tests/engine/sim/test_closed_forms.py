@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.algorithms.delayfree import DelayFree
+from dsgd.algorithms.diloco import DiLoCo
 from dsgd.algorithms.downpour import Downpour
 from dsgd.algorithms.dpsgd import DPSGD
 from dsgd.algorithms.easgd import EASGD
@@ -68,6 +69,7 @@ def all_reduce(collective: str, p: int, a: float, n: float) -> float:
     others = {
         "chain": 2 * (p - 1) * (a + n),
         "star": 2 * a + 2 * p * n,
+        "store": 2 * a + 2 * n,
         "hierarchical": times["ring"],
     }
     return (times | others)[collective]
@@ -92,6 +94,23 @@ def test_sync_takes_gradient_plus_all_reduce_which_overlap_hides_behind_the_back
     close(timed(Sync(overlap=False), cluster, p, steps).time_s, steps * (t + all_reduce(collective, p, a, n)))
     expected = steps * overlapped(collective, p, t, a, n, buckets_of(cluster))
     close(timed(Sync(overlap=True), cluster, p, steps).time_s, expected)
+
+
+@few
+@given(cluster=clusters(), p=several_nodes, tau=st.integers(1, 4), rounds=st.integers(1, 3))
+def test_a_round_of_diloco_hides_its_mean_behind_the_last_backward_pass(
+    close: Close, cluster: Cluster, p: int, tau: int, rounds: int
+) -> None:
+    """(tau - 1) t + max(t + T_c, t / 3 + 2 t / (3 c) + c T_c); every byte of it counts once."""
+    t, a, n = parameters(cluster)
+    last = overlapped("best", p, t, a, n, buckets_of(cluster))
+    hidden = timed(DiLoCo(tau=tau, overlap="backward"), cluster, p, tau * rounds)
+    close(hidden.time_s, rounds * ((tau - 1) * t + last))
+    plain = timed(
+        DiLoCo(tau=tau), dataclasses.replace(cluster, collective=hidden.machine.all_reduces.taken), p, tau * rounds
+    )
+    sent = [run.machine.network.bytes_sent(run.time_s) for run in (hidden, plain)]
+    assert sent[0] == pytest.approx(sent[1])
 
 
 class Delayed(Algorithm):
@@ -132,6 +151,18 @@ def test_the_centre_of_a_star_has_a_port_of_its_own(close: Close) -> None:
     for server_bandwidth, way in ((1e8, 4 * 0.08), (1e11, 0.008)):
         cluster = dataclasses.replace(plain, server_bandwidth=server_bandwidth)
         close(timed(Sync(overlap=False), cluster, 4, 5).time_s, 5 * (0.01 + 2e-4 + 2 * way))
+
+
+def test_a_store_takes_a_vector_once_and_gives_it_to_each_of_the_others(close: Close) -> None:
+    """2 a + N / up + (p - 1) N / down for one vector to all others; 2 a + N / up + N / down for a sum."""
+    lines = Cluster(0.01, 1e8, 1e-4, receive_bandwidth=4e8, message_bytes=1e6, collective="store")
+    for p in (3, 6):
+        topology = Complete().build(p, 0)
+        run = timed(DPSGD(topology, "after"), lines, p, 5, topology)
+        close(run.time_s, 5 * (0.01 + 2e-4 + 0.08 + (p - 1) * 0.02))
+        assert run.machine.network.bytes_sent(run.time_s) == pytest.approx([5e6] * p + [5 * p * (p - 1) * 1e6])
+        assert run.summary()["bytes_sent_max_server"] == 5 * p * (p - 1) * 1e6
+    close(timed(Sync(overlap=False), lines, 6, 5).time_s, 5 * (0.01 + 2e-4 + 0.08 + 0.02))
 
 
 DEGREES: list[tuple[TopologyConfig, int, int]] = [

@@ -24,7 +24,7 @@ few = settings(max_examples=20)
 
 def exact(name: str, p: int) -> bool:
     """Whether messages among p nodes never meet at a port, as the cost model has it."""
-    return name in ("ring", "chain", "star", "hierarchical") or p & (p - 1) == 0
+    return name in ("ring", "chain", "star", "store", "hierarchical") or p & (p - 1) == 0
 
 
 @st.composite

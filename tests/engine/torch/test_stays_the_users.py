@@ -388,6 +388,7 @@ def mistakes_of_migration_end_in_one_line() -> None:
     lines: list[tuple[str, Callable[[], Any]]] = [
         ("got 'DiLoCo'; did you mean diloco", lambda: distributed(module, "DiLoCo")),
         ("did you mean localsgd", lambda: distributed(module, "local_sgd")),
+        ("^algo.overlap must not be backward", lambda: distributed(module, "diloco", {"overlap": "backward"})),
         ("^algo.elastic needs engine=sim or engine=dist", lambda: distributed(module, "sync", {"elastic": True})),
         ("^topology must be an argument of distribute", lambda: distributed(module, "dpsgd", {"topology": "ring"})),
         (

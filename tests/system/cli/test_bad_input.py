@@ -64,6 +64,8 @@ algo.overlap=false algo.backups=1 algo.elastic=true -> algo.backups must be 0 wi
 algo=localsgd algo.switch=2 algo.elastic=true -> algo.switch must be 0 with elastic, got 2
 algo=localsgd algo.group=2 algo.elastic=true -> algo.group must be 1 with elastic, got 2
 algo=diloco algo.overlap=eager algo.elastic=true -> algo.overlap must be none with elastic, got 'eager'
+algo=diloco algo.overlap=backward engine=dist -> algo.overlap must not be backward with engine=dist
+algo=diloco algo.overlap=backward cluster.collective=star cluster.collective_messages=true -> cluster.collective_mess
 algo=diloco algo.elastic=true engine=dist -> algo.elastic must be false with engine=dist, which ends without a worker
 ++engine.name=both -> engine.name must be one of auto, sim, dist, torch, got 'both'
 engine=dist eval.conservation=true -> eval.conservation must be false with engine=dist, got true
@@ -118,8 +120,8 @@ data.evaluate=validation -> data.evaluate must be test with data.validation=0, g
 data.evaluate=train data.validation=0.1 -> data.evaluate must be one of test, validation, got 'train'
 cluster.jitter_distribution=pareto -> cluster.jitter_distribution must be one of gamma, lognormal, normal, got
 cluster.jitter_distribution=normal cluster.jitter=0.5 -> cluster.jitter must be <= 1/3 with
-cluster.collective=hub -> cluster.collective must be one of best, ring ... hierarchical, star, got 'hub'
-cluster.collective_messages=true -> cluster.collective must be one of ring, ... star with collective_messages=true,
+cluster.collective=hub -> cluster.collective must be one of best, ring ... hierarchical, star, store, got 'hub'
+cluster.collective_messages=true -> cluster.collective must be one of ring, ... store with collective_messages=true,
 cluster.collective=star cluster.servers_colocated=true -> cluster.servers_colocated must be false ... got true
 cluster.slow_nodes={3: -1} -> cluster.slow_nodes must give a factor in [1e-06, 1e+06], got -1.0 for node 3
 cluster.stalls=[{node: 1}] -> cluster.stalls must be {node, start_s, duration_s} ... got {'node': 1}

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from dsgd.cluster import CENTRAL
 from dsgd.engines.sim.collective_steps import STEPS, Step
 from dsgd.engines.sim.collectives import COSTS, bytes_of_nodes
 
@@ -18,7 +19,7 @@ each_collective = pytest.mark.parametrize("name", list(STEPS))
 
 
 def steps_of(name: str, p: int, n_bytes: float = N, item_bytes: int = 4) -> list[list[Step]]:
-    return [list(STEPS[name](p, node, n_bytes, item_bytes)) for node in range(p + (name == "star"))]
+    return [list(STEPS[name](p, node, n_bytes, item_bytes)) for node in range(p + (name in CENTRAL))]
 
 
 @each_collective

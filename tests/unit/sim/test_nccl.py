@@ -105,10 +105,12 @@ def test_with_one_gpu_in_a_host_a_ring_is_the_ring_of_messages() -> None:
 @settings(max_examples=60)
 @given(data=st.data())
 def test_no_algorithm_is_faster_with_more_bytes_or_a_slower_network(data: st.DataObject) -> None:
+    """With as many channels."""
     k, m = data.draw(st.integers(2, 64)), data.draw(st.sampled_from([1, 2, 4, 8]))
-    each = hosts(k, m, data.draw(st.sampled_from(GPUS[2:])), data.draw(st.integers(1, 16)))
+    nics = data.draw(st.integers(1, 16))
+    each = hosts(k, m, data.draw(st.sampled_from(GPUS[2:])), nics, network=nics * 40e9)
     fewer, more = sorted(data.draw(st.tuples(st.floats(8, 1e11), st.floats(8, 1e11))))
-    slower = dataclasses.replace(each, network=NETWORK / data.draw(st.floats(1, 100)), wire_s=1e-5)
+    slower = dataclasses.replace(each, network=each.network / data.draw(st.floats(1, 100)), wire_s=1e-5)
     for time_s, protocols in ((ring_s, PROTOCOLS), (tree_s, PROTOCOLS), (nvls_tree_s, ["simple"])):
         for protocol in protocols:
             assert time_s(fewer, each, protocol) <= time_s(more, each, protocol) * (1 + 1e-12)
@@ -131,6 +133,20 @@ def test_no_algorithm_is_faster_with_more_bytes_or_a_slower_network(data: st.Dat
 )
 def test_it_takes_what_it_expects_to_be_fastest(n_bytes: float, each: Hosts, expected: tuple[str, str]) -> None:
     assert choice(n_bytes, each) == expected
+
+
+@each_row(
+    ("gpu", "nics", "gbit_s", "channels"),
+    [
+        ("hopper", 1, 400, 4), ("hopper", 2, 400, 8), ("hopper", 4, 400, 16), ("hopper", 8, 400, 16),
+        ("hopper", 4, 200, 8), ("ampere", 1, 100, 2), ("ampere", 16, 100, 32), ("blackwell", 4, 800, 16),
+    ],
+)  # fmt: skip
+def test_fast_cards_have_four_channels_each_where_they_are_few(
+    gpu: str, nics: int, gbit_s: float, channels: int
+) -> None:
+    """NCCL searches one channel for each card, of 12 in 12.5 of its rate, and duplicates them."""
+    assert hosts(gpu=gpu, nics=nics, network=nics * gbit_s * 12e7).channels == channels
 
 
 ENTRY = {"gpu": "hopper", "nics": 8}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from studies.cli.reproduce import main
-from studies.cli.yardstick import timed
-from studies.yardstick.measured_table import EXPLAINED, MeasuredTable, error, percentile, tables
+from studies.cli.yardstick import predict
+from studies.yardstick.measured_table import EXPLAINED, GRID, MeasuredTable, error, grid_steps, percentile, tables
 from studies.yardstick.yardstick_page import PREDICTED, read
 from tests.support.each_row import each_row
 from tests.support.simulate import values_of
@@ -34,20 +34,33 @@ def test_predictions_are_those_of_the_model_as_it_is(table: MeasuredTable) -> No
     for row, value in ((table.rows[0], values[0]), (table.rows[-1], values[-1])):
         program, *words = shlex.split(row.command)
         assert program == "dsgd-run"
-        assert row.predicted(timed(values_of(*words))) == pytest.approx(value, rel=1e-9)
+        assert predict(row, values_of(*words)) == pytest.approx(value, rel=1e-9)
 
 
 def test_the_median_row_is_within_five_percent_and_every_large_error_has_its_reason() -> None:
     predictions = committed()
     errors = []
     for table in TABLES:
-        if table.apart:
+        if table.kind != "measured":
             continue
         for row, value in zip(table.rows, predictions[table.key], strict=True):
             errors.append(error(row.measured, value))
             assert abs(errors[-1]) <= EXPLAINED or row.reason, f"{table.key}: {row.name}"
     assert percentile(errors, 0.5) <= 0.05
     assert sum(len(table.fitted) for table in TABLES) <= MOST_FITTED
+
+
+def test_what_others_simulated_is_within_two_steps_of_their_grid() -> None:
+    predictions = committed()
+    for table in TABLES:
+        pairs = zip(table.rows, predictions[table.key], strict=True)
+        steps = [abs(grid_steps(row.measured, value)) for row, value in pairs if table.kind == "simulated"]
+        assert sum(step <= 2 for step in steps) >= 0.95 * len(steps), table.key
+
+
+def test_a_step_of_the_grid_is_a_factor() -> None:
+    """Published bandwidths are rounded to two or three digits."""
+    assert [grid_steps(1.4, bandwidth / 1e9) for bandwidth in GRID[13:16]] == [-1, 0, 1]
 
 
 def test_a_percentile_is_the_error_that_so_many_rows_do_not_exceed() -> None:
@@ -61,7 +74,7 @@ def test_the_page_follows_from_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
     for path in COMMITTED.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
     score = capsys.readouterr().out.strip()
-    counted = sum(len(table.rows) for table in TABLES if not table.apart)
+    counted = sum(len(table.rows) for table in TABLES if table.kind == "measured")
     assert score.startswith(f"{counted} rows: relative error median")
     assert score in " ".join((COMMITTED.parents[1] / "README.md").read_text().split())
 
