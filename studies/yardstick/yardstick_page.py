@@ -26,8 +26,11 @@ INTRODUCTION = """# The yardstick: times that others measured
 Published measurements of training and its communication, each row beside what the simulator predicts for it. Every
 prediction is a run of `dsgd-run` without gradients, whose command is in [predicted.json](predicted.json).
 `dsgd-reproduce yardstick` makes all of them and this page. What the model has and lacks:
-[docs/explanation/network.md](../../docs/explanation/network.md). Others keep 173 further rows apart and
-predict them once: 115 of NCCL's all-reduce between hosts of GPUs, 58 of other collectives and of training."""
+[docs/explanation/network.md](../../docs/explanation/network.md). Others keep about 170
+further rows apart and predict them once."""
+READ = """\
+Three of these were read from a measured row, which is no row here for that: PCIe's 51 Gbit/s and TCP's 21.5 Gbit/s of
+the GPUs of 2020, and the jitter of 1.7 % of PyTorch's benchmark."""
 
 Predictions = Mapping[str, Sequence[float]]  # of each table, by its key, row by row
 
@@ -77,6 +80,7 @@ def write(results: Path, tables: Sequence[MeasuredTable], predictions: Predictio
         table(columns, overview["apart"]),
         "## Fitted constants",
         f"{len(constants)}, all named here; every other number is the source's, a standard's, or called assumed.",
+        READ,
         table(["constant", "value", "fitted on", "why"], [list(vars(each).values()) for each in constants]),
         *(part for benchmark in tables for part in _section(benchmark, pairs[benchmark.key])),
     ]
