@@ -20,8 +20,10 @@ MOST_ENTRIES, MOST_TENSORS = 100_000, 1_000  # of a dump, of a collective
 
 @dataclass(frozen=True)
 class RecordedKind:
-    """The collectives of one kind, size and group in a dump. n_bytes: of the larger of input and output, None: not in
-    the dump. ranks: number of the group's members, likewise. every_s: mean time between two of them, None: one."""
+    """The collectives of one kind, size and group in a dump.
+
+    n_bytes: bytes of the larger of input and output, None: not in the dump. ranks: number of the group's members,
+    likewise. every_s: mean time between two of them, None: one."""
 
     kind: str
     n_bytes: float | None
@@ -55,7 +57,7 @@ def read_dump(path: str) -> list[RecordedKind]:
     if not isinstance(entries, list) or not entries or len(entries) > MOST_ENTRIES:
         raise TraceError(f"{path}: it must be a dump of torch's flight recorder, with 1 to {MOST_ENTRIES} entries")
     groups = dump.get("pg_config")
-    created_s: dict[tuple[str, float | None, int | None], list[float]] = defaultdict(list)
+    created_ns: dict[tuple[str, float | None, int | None], list[int]] = defaultdict(list)
     for entry in entries:
         moment = whole_number(entry.get("time_created_ns")) if isinstance(entry, dict) else None
         if moment is None:
@@ -63,10 +65,10 @@ def read_dump(path: str) -> list[RecordedKind]:
         sides = (_bytes_of_side(entry, side) for side in ("input", "output"))
         n_bytes = max((side for side in sides if side is not None), default=None)
         kind = kind_of(str(entry.get("profiling_name"))[:100])
-        created_s[kind, n_bytes, _members(entry, groups)].append(moment * 1e-9)
+        created_ns[kind, n_bytes, _members(entry, groups)].append(moment)
     return [
-        RecordedKind(*key, len(times), (max(times) - min(times)) / (len(times) - 1) if len(times) > 1 else None)
-        for key, times in created_s.items()
+        RecordedKind(*key, len(times), (max(times) - min(times)) * 1e-9 / (len(times) - 1) if len(times) > 1 else None)
+        for key, times in created_ns.items()
     ]
 
 
