@@ -12,7 +12,7 @@ from typing import Any
 def unpickled(content: bytes, allowed: Mapping[tuple[str, str], Any], encoding: str = "ASCII") -> Any:
     """Return the value of a pickle of built-in containers and plain values.
 
-    allowed: stand-ins for the globals that it may name, by module and name. encoding: of the strings of Python 2.
+    allowed: stand-ins for the globals that it may name, by module and name. encoding: encoding of Python 2's strings.
     Raises UnpicklingError for other globals, and for a pickle that allocates more memory than its content: truncated
     bytes, or a long list of memos. Damaged pickles may raise anything."""
     for opcode, value, _ in pickletools.genops(content):

@@ -15,7 +15,7 @@ from dsgd.host.foreign_pickles import unpickled
 from dsgd.traces.json_stream import PICKLE, TraceError
 from dsgd.traces.kineto import MOST_RANKS, bytes_of, elements_of, kind_of, listed_ranks, whole_number
 
-MOST_ENTRIES, MOST_TENSORS = 100_000, 1_000  # of a dump, of a collective
+MOST_ENTRIES, MOST_TENSORS, MOST_DIMENSIONS = 20_000, 256, 16  # of a dump, of a collective, of a tensor
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ def read_dump(path: str) -> list[RecordedKind]:
     for entry in entries:
         moment = whole_number(entry.get("time_created_ns")) if isinstance(entry, dict) else None
         if moment is None:
-            raise TraceError(f"{path}: each of its entries must have time_created_ns, got {str(entry)[:40]!r}")
+            raise TraceError(f"{path}: each of its entries must have time_created_ns")
         sides = (_bytes_of_side(entry, side) for side in ("input", "output"))
         n_bytes = max((side for side in sides if side is not None), default=None)
-        kind = kind_of(str(entry.get("profiling_name"))[:100])
+        kind = kind_of(_text(entry.get("profiling_name")))
         created_ns[kind, n_bytes, _members(entry, groups)].append(moment)
     return [
         RecordedKind(*key, len(times), (max(times) - min(times)) * 1e-9 / (len(times) - 1) if len(times) > 1 else None)
@@ -78,7 +78,7 @@ def _bytes_of_side(entry: Mapping[str, Any], side: str) -> float | None:
     if not isinstance(shapes, list) or not isinstance(dtypes, list) or not 0 < len(shapes) <= MOST_TENSORS:
         return None
     pairs = zip(shapes, dtypes, strict=False)
-    sizes = [bytes_of(elements_of(shape), dtype) for shape, dtype in pairs if isinstance(shape, list)]
+    sizes = [bytes_of(elements_of(shape), _text(dtype)) for shape, dtype in pairs if _is_flat(shape)]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(shapes) else None
 
@@ -89,5 +89,16 @@ def _members(entry: Mapping[str, Any], groups: Any) -> int | None:
     name = name[0] if isinstance(name, list | tuple) and name else name
     # gloo's group of all ranks has no name
     group = groups.get(name, groups.get("")) if isinstance(groups, dict) and isinstance(name, str) else None
-    ranks = listed_ranks(str(group.get("ranks"))[: 8 * MOST_RANKS], MOST_RANKS) if isinstance(group, dict) else None
+    ranks = listed_ranks(_text(group.get("ranks")), MOST_RANKS) if isinstance(group, dict) else None
     return None if ranks is None else len(ranks)
+
+
+def _is_flat(shape: Any) -> bool:
+    return (
+        isinstance(shape, list) and len(shape) <= MOST_DIMENSIONS and not any(isinstance(each, list) for each in shape)
+    )
+
+
+def _text(value: Any) -> str:
+    """Return a text, empty for anything else: lists that contain one list many times would become endless texts."""
+    return value if isinstance(value, str) else ""

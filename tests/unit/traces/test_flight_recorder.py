@@ -61,11 +61,11 @@ class Hostile:
         (dump([Hostile()]), "a dump of torch's flight recorder: it asks for posix.mkdir, which is not allowed"),
         (pickle.dumps(dump(ENTRIES), 2)[:-90], "it must be a dump of torch's flight recorder: "),
         (b"\x80\x02r\xff\xff\xff\x7f.", "it asks for LONG_BINPUT, which is not allowed"),
-        (dump({}), "with 1 to 100000 entries"),
-        (dump([]), "with 1 to 100000 entries"),
-        ([1], "with 1 to 100000 entries"),
-        (dump(["x"]), "each of its entries must have time_created_ns, got 'x'"),
-        (dump([{"time_created_ns": -1}]), "each of its entries must have time_created_ns, got "),
+        (dump({}), "with 1 to 20000 entries"),
+        (dump([]), "with 1 to 20000 entries"),
+        ([1], "with 1 to 20000 entries"),
+        (dump(["x"]), "each of its entries must have time_created_ns"),
+        (dump([{"time_created_ns": -1}]), "each of its entries must have time_created_ns"),
     ],
 )  # fmt: skip
 def test_other_pickles_end_in_one_line(
@@ -88,6 +88,19 @@ def test_other_pickles_end_in_one_line(
 def test_wrong_values_of_an_entry_are_unknown(more: dict[str, Any], tmp_path: Path) -> None:
     (kind,) = read_dump(written(tmp_path, dump([entry("nccl:broadcast", 0, [[1]], **more)])))
     assert (kind.kind, kind.count) == ("broadcast", 1)
+
+
+@pytest.mark.parametrize("key", ["entries", "profiling_name", "input_dtypes", "output_sizes", "process_group"])
+def test_lists_that_contain_one_list_many_times_are_not_unfolded(key: str, tmp_path: Path) -> None:
+    """As a text the value would have 2**60 brackets."""
+    value: list[Any] = []
+    for _ in range(60):
+        value = [value, value]
+    if key == "entries":
+        with pytest.raises(TraceError, match="must have time_created_ns"):
+            read_dump(written(tmp_path, dump(value)))
+    else:
+        assert len(read_dump(written(tmp_path, dump([entry("nccl:broadcast", 0, [[1]], **{key: value})])))) == 1
 
 
 def test_a_dump_is_printed_and_describes_no_cluster(
