@@ -100,7 +100,7 @@ def test_lists_that_contain_one_list_many_times_are_not_unfolded(key: str, tmp_p
         with pytest.raises(TraceError, match="must have time_created_ns"):
             read_dump(written(tmp_path, dump(value)))
     else:
-        assert len(read_dump(written(tmp_path, dump([entry("nccl:broadcast", 0, [[1]], **{key: value})])))) == 1
+        assert len(read_dump(written(tmp_path, dump([entry("nccl:broadcast", 0, [[1]]) | {key: value}])))) == 1
 
 
 def test_a_dump_is_printed_and_describes_no_cluster(
