@@ -26,6 +26,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -69,14 +70,18 @@ ROOT = Path(__file__).parents[1]
 HERE = os.environ | {"PYTHONPATH": str(ROOT)}  # where benchmarks.pausing is found
 
 
-def on_all_hosts(network: Network, hosts: int, command: str, *arguments: str) -> None:
-    """Start a command on every host as torchrun or srun would, and wait for it. Raises on failure."""
+def on_all_hosts(
+    network: Network, hosts: int, command: str, *arguments: str, variables: Sequence[Mapping[str, str]] | None = None
+) -> None:
+    """Start a command on every host as torchrun or srun would, and wait for it. variables: further ones of each host.
+    Raises on failure."""
     port = str(next(PORTS))
     started = []
     for rank in range(hosts):
         launcher = {"RANK": rank, "WORLD_SIZE": hosts, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
         launcher |= {"MASTER_ADDR": network.address(1), "MASTER_PORT": port}
         environment = HERE | {name: str(value) for name, value in launcher.items()}
+        environment |= {} if variables is None else variables[rank]
         line = [str(SCRIPTS / command), *arguments]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         started.append(network.popen(rank + 1, *line, env=environment, text=True, **streams))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -16,6 +17,7 @@ from dsgd.report.table_layout import Cell, ReportTable
 from dsgd.report.units import in_units
 from dsgd.runner.values import ConfigError
 from dsgd.traces.cluster_fit import fit_cluster
+from dsgd.traces.flight_recorder import RecordedKind, is_dump, read_dump
 from dsgd.traces.traced_job import JointCollective, TracedJob, read_job, trace_files
 
 MOST_RANKS = 16  # of a printed table: the slowest ones
@@ -31,6 +33,8 @@ def describe_trace(path: str, out: Path) -> int:
     times = out.with_suffix(".csv")
     check_file(times, "--out")
     console = table_console()
+    if is_dump(path):
+        dump_table(read_dump(path)).print(console)  # then it is refused as a trace
     job = read_traces(path, "--from-trace")
     for table in (ranks_table(job), collectives_table(job)):
         table.print(console)
@@ -119,8 +123,20 @@ def collectives_table(job: TracedJob) -> ReportTable:
     return ReportTable(heads, frozenset(heads[:3]), rows, [heads, *rows], caption, 3)
 
 
-def checks_table(job: TracedJob, check: JobCheck) -> ReportTable:
-    """Return the traced job, predicted and traced."""
+def dump_table(kinds: Sequence[RecordedKind]) -> ReportTable:
+    """Return the collectives of a dump of the flight recorder by kind, group and size."""
+    heads = ["collective", "ranks", "size", "number", "every (ms)"]
+    rows: list[list[Cell]] = []
+    for each in kinds:
+        size = "?" if each.n_bytes is None else in_units(each.n_bytes, "bytes")
+        every = "-" if each.every_s is None else 1e3 * each.every_s
+        rows.append([each.kind, "?" if each.ranks is None else str(each.ranks), size, each.count, every])
+    caption = "a dump of the flight recorder; every: mean time from one to the next"
+    return ReportTable(heads, frozenset(heads[:3]), rows, [heads, *rows], caption, 3)
+
+
+def checks_table(job: TracedJob, check: JobCheck, changed: Sequence[str] = ()) -> ReportTable:
+    """Return the traced job, predicted and traced. changed: keys of the cluster that have other values elsewhere."""
     heads = ["sync with its buckets", "predicted (ms)", "traced (ms)"]
     lines: list[tuple[str, tuple[float, float]]] = [("step", check.step_s), ("exposed communication", check.exposed_s)]
     waiting = [(f"waiting of rank {trace.rank}", pair) for trace, pair in zip(job.traces, check.waiting_s, strict=True)]
@@ -130,4 +146,5 @@ def checks_table(job: TracedJob, check: JobCheck) -> ReportTable:
     caption = (
         f"predicted: by the simulator on the described cluster; the step is {check.error:+.1%} from the traced one"
     )
+    caption += f"; of the cluster as described, without {', '.join(changed)}" if changed else ""
     return ReportTable(heads, frozenset(heads[:1]), rows, [heads, *rows], caption)

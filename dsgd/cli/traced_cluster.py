@@ -71,6 +71,7 @@ def cluster_entries(job: TracedJob, fit: ClusterFit, times: Path) -> list[tuple[
         ("message_bytes", f"{fit.message_bytes:.12g}", "the traced job's gradient, in the place of the model's own"),
         ("bucket_bytes", str(bucket_bytes), f"{fit.all_reduces} all-reduces hide as much as {fit.buckets} equal ones"),
         ("bucket_startup_s", f"{fit.bucket_startup_s:.6g}", "from the last call to the beginning, of all all-reduces"),
+        ("chunks_per_message", "4", "assumed: messages share a port, as TCP streams do"),
         ("servers_colocated", "true", "as processes of torchrun and srun are"),
         ("time_model", "traced job", "whose times these are"),
     ]

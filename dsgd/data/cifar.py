@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import pickle
-import pickletools
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import numpy as np
 
 from dsgd.data.split import Arrays, ImageSet
 from dsgd.host.files import expanded, regular_file, version_of
+from dsgd.host.foreign_pickles import unpickled
 
 LARGEST = 2**28  # bytes of a file: the largest has 155 MB
 # classes: folder, training files, test file, key of the labels
@@ -89,8 +88,7 @@ def read_batch(path: Path, label_key: str, classes: int) -> Arrays:
     try:
         with regular_file(path) as (file, size):
             pickled = file.read(min(size, LARGEST))
-        _check_memory(pickled)
-        content = ArrayUnpickler(BytesIO(pickled), encoding="bytes").load()
+        content = unpickled(pickled, _ALLOWED, "bytes")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except Exception as error:  # a damaged pickle may raise anything
@@ -115,24 +113,6 @@ def read_batch(path: Path, label_key: str, classes: int) -> Arrays:
     return images.reshape(-1, 3, 32, 32), labels.astype(np.int64)
 
 
-def _check_memory(pickled: bytes) -> None:
-    """Raise ValueError or UnpicklingError for a pickle that allocates more memory than its content: truncated bytes, or
-    a long list of memos."""
-    for opcode, value, _ in pickletools.genops(pickled):
-        if opcode.name in ("PUT", "LONG_BINPUT") and isinstance(value, int) and value > len(pickled):
-            raise pickle.UnpicklingError(f"it asks for {opcode.name}, which is not allowed")
-
-
-class ArrayUnpickler(pickle.Unpickler):
-    """Reads NumPy arrays of integers in built-in containers, and refuses everything else."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not allowed") from None
-
-
 def _integer_dtype(name: bytes | str, *_flags: object) -> np.dtype:
     """Replace numpy.dtype(name, align, copy): Python 2 wrote the flags as 0 and 1, which NumPy warns about."""
     text = name.decode("latin1") if isinstance(name, bytes) else name
@@ -152,6 +132,7 @@ def _empty_array(*_: object) -> np.ndarray:
     return np.empty(0, np.int8)
 
 
+# NumPy arrays of integers in built-in containers
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _empty_array,  # NumPy 1
     ("numpy._core.multiarray", "_reconstruct"): _empty_array,  # NumPy 2

@@ -127,7 +127,8 @@ def _show(
     print(lines_for_terminal(text), end="\n\n")
     console = table_console()
     tables = [night_table(nights, factors, first.nodes, prices, setting), whatif_table(nights, replay.conditions)]
-    tables += [] if traced is None else [checks_table(traced.job, traced.check)]
+    changed = [text for text in others if key_of(text).startswith("cluster.")]
+    tables += [] if traced is None else [checks_table(traced.job, traced.check, changed)]
     for table in tables:
         table.print(console)
         console.print()

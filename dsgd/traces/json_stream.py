@@ -16,6 +16,7 @@ CHUNK_BYTES = 1 << 20
 MOST_CHARACTERS = 4 << 20  # of one event, or of one value outside of the events
 MOST_UNPACKED = 200  # times the packed bytes: traces have 10 to 30, a bomb up to 1,000
 EVENTS = "traceEvents"
+PICKLE = b"\x80"  # first byte of a dump of the flight recorder, and of no text
 _SPACE = re.compile("[ \t\r\n]*")
 
 
@@ -56,7 +57,7 @@ class _Text:
                 raise TraceError("its JSON is nested too deeply") from None
             except ValueError as error:
                 if self._ended:
-                    raise TraceError(f"its JSON is wrong: {error}") from None
+                    raise TraceError(f"its JSON is wrong or cut off: {error}") from None
             else:
                 if end < len(self._buffer) or self._ended:  # a number may continue in the next chunk
                     self._at = end
@@ -90,7 +91,11 @@ def read_events(
     with the number of bytes that are read of the file. Raises TraceError, without the path."""
     try:
         with regular_file(path) as (file, size):
-            packed = file.read(2) == b"\x1f\x8b"
+            head = file.read(2)
+            if head[:1] == PICKLE:
+                option = "trace with torch.profiler; dsgd-calibrate --from-trace prints its sizes"
+                raise TraceError(f"it is a pickle, as the flight recorder dumps it, without durations: {option}")
+            packed = head == b"\x1f\x8b"
             file.seek(0)
             unpacked = gzip.GzipFile(fileobj=file) if packed else file
             total = 0

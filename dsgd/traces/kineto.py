@@ -28,7 +28,7 @@ BYTES_OF = {
     "char": 1, "signed char": 1, "byte": 1, "unsigned char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of what a GPU does
-_OF_NCCL = re.compile("ncclKernel|ncclDevKernel|rccl", re.IGNORECASE)  # before and since 2.19, and AMD's
+_OF_NCCL = re.compile("ncclKernel|ncclDevKernel|rccl|mscclKernel", re.IGNORECASE)  # before and since 2.19, and AMD's
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Recording:
     def _ranks(self, args: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Return the members of a collective's group; `distributedInfo` comes before the events."""
         world = whole_number(self.distributed.get("world_size")) or 0
-        if (ranks := _listed_ranks(str(args.get("Process Group Ranks")), world)) is not None:
+        if (ranks := listed_ranks(str(args.get("Process Group Ranks")), world)) is not None:
             return ranks
         if whole_number(args.get("Group size")) == world > 0:
             return everyone(world)
@@ -212,17 +212,17 @@ def _inputs(args: Mapping[str, Any]) -> tuple[int | None, float | None]:
     tensors = [shape for shape in shapes if _listed(shape)]
     if not tensors:
         return None, None
-    elements = [_elements(shape) for shape in tensors]
+    elements = [elements_of(shape) for shape in tensors]
     dtypes = [dtype for shape, dtype in zip(shapes, types, strict=False) if _listed(shape)]
     sizes = [bytes_of(number, dtype) for number, dtype in zip(elements, dtypes, strict=False)]
     known = [size for size in sizes if size is not None]
     return sum(elements), sum(known) if len(known) == len(tensors) else None
 
 
-def _elements(shape: Any, depth: int = 2) -> int:
+def elements_of(shape: Any, depth: int = 2) -> int:
     """Return the number of elements of a tensor, or of a list of tensors. Wrong shapes have none."""
     if depth and any(isinstance(each, list) for each in shape):
-        return sum(_elements(each, depth - 1) for each in shape if isinstance(each, list) and each)
+        return sum(elements_of(each, depth - 1) for each in shape if isinstance(each, list) and each)
     sizes = [size if (size := whole_number(each)) is not None else 0 for each in shape[:16]]
     return math.prod(sizes) if all(size < 2**53 for size in sizes) else 0
 
@@ -234,7 +234,8 @@ def everyone(world: int) -> tuple[int, ...] | None:
 
 
 @lru_cache(1024)  # the texts of a trace repeat
-def _listed_ranks(text: str, world: int) -> tuple[int, ...] | None:
+def listed_ranks(text: str, world: int) -> tuple[int, ...] | None:
+    """Return the ranks of a JSON list, None if it is none of ranks below the world's size."""
     try:
         return _members(json.loads(text), world)
     except (ValueError, RecursionError):  # long lists are shortened, with dots

@@ -21,6 +21,7 @@ from dsgd.traces.kineto import (
     whole_number,
 )
 
+LATE_S = 2e-3  # after a thread of gloo has woken the waiting one, it may record its end so much later
 STEP_OPTION = "call profiler.step() after each step, with schedule(wait=1, warmup=2, active=20)"
 
 
@@ -115,10 +116,11 @@ def _steps(recording: Recording, on_gpu: bool) -> list[TracedStep]:
             by_step[step].append(collective)
     waits = _intervals(collectives, on_gpu)
     ends = np.sort([each.end_s for each in collectives])
+    late_s = 0.0 if on_gpu else LATE_S
     steps = []
     for k, (number, _, _) in enumerate(spans):
         begin_s, end_s = windows[k] if begins is None else begins[k]
-        steps.append(_step(number, begin_s, end_s, busy, waits, ends, by_step[k]))
+        steps.append(_step(number, begin_s, end_s, busy, waits, ends, late_s, by_step[k]))
     return steps
 
 
@@ -129,13 +131,14 @@ def _step(
     busy: Intervals,
     waits: Intervals,
     ends: np.ndarray,
+    late_s: float,
     collectives: Sequence[TracedCollective],
 ) -> TracedStep:
-    """Split the time of a step. The device waits for communication in a gap of its work in which a collective ends;
-    communication in other gaps hides behind a host that is late."""
+    """Split the time of a step. The device waits for communication in a gap of its work in which a collective ends,
+    or up to late_s behind it; communication in other gaps hides behind a host that is late."""
     idle = gaps(busy, begin_s, end_s)
     communication = clipped(waits, begin_s, end_s)
-    ended = np.searchsorted(ends, idle[:, 1], "right") > np.searchsorted(ends, idle[:, 0], "right")
+    ended = np.searchsorted(ends, idle[:, 1] + late_s, "right") > np.searchsorted(ends, idle[:, 0], "right")
     waiting = idle[ended]
     exposed, computing = common(waiting, communication), clipped(busy, begin_s, end_s)
     exposed_s, host_s = length(exposed), length(without(idle, communication))
@@ -194,8 +197,12 @@ def _launched(recording: Recording) -> list[TracedCollective]:
     for call in calls:
         of_size[call.kind, call.elements].append(call)
     collectives = []
+    known_s = [span[0].begin_s for span, moment in zip(recording.spans, moments, strict=True) if not np.isnan(moment)]
+    first_s = min(known_s, default=-np.inf)
     for k in sorted(range(len(numbers)), key=lambda k: recording.spans[k][0].begin_s):
         collective, elements, number = recording.spans[k]
+        if number is not None and np.isnan(moments[k]) and collective.begin_s < first_s:
+            continue  # launched before the recording began
         call = None
         if number is None:  # of gloo: calls of one size are served in order
             waiting = of_size[collective.kind, elements]

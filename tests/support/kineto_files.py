@@ -14,6 +14,8 @@ NAMES = {
     "nccl": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "old": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
     "rccl": "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+    "rccl's own": "void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)",
+    "msccl": "mscclKernel_Sum_float_LL_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
 }
 
 

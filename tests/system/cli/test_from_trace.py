@@ -40,6 +40,7 @@ def test_the_described_cluster_is_found_by_its_name_and_predicts_the_job(
     assert cluster.replayed is not None
     assert cluster.replayed.seconds[1] == pytest.approx([0.13, 0.11, 0.1], rel=1e-3)
     assert (cluster.islands, cluster.message_bytes, cluster.time_model) == (2, 5e6, "traced job")
+    assert cluster.chunks_per_message == 4
     assert cluster.wan_bandwidth == pytest.approx(8 * 1.5 / 1e-8, rel=1e-3)
     (use,) = re.findall(r"^use it: dsgd-run (.*)$", printed.err, flags=re.MULTILINE)
     ended = call(*use.split(), "hydra.run.dir=run")

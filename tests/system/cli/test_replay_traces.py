@@ -50,6 +50,14 @@ def test_without_a_number_of_steps_the_traced_ones_are_replayed(here: Path, caps
     assert capsys.readouterr().out.startswith("3 traced steps took")
 
 
+def test_the_check_says_that_it_leaves_out_other_conditions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_job(here / "traces", JOB)
+    assert main(["traces", "algo=sync", "cluster.bandwidth=1e8"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "of the cluster as described, without cluster.bandwidth=1e8" in out
+    assert f"step {1e3 * STEP_S:.1f} {1e3 * STEP_S:.1f}" in out
+
+
 @each_row(
     ("words", "said"),
     [

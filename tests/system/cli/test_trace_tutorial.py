@@ -22,13 +22,19 @@ def test_the_tutorial_works(nodes: int, tmp_path: Path) -> None:
     page = PAGE.read_text()
     (file,) = re.findall(r"^Save this as `train\.py`:\n\n((?:    .*\n|\n)+)", page, flags=re.MULTILINE)
     (tmp_path / "train.py").write_text(textwrap.dedent(file))
-    start, describe = re.findall(r"^    (torchrun .*|dsgd-calibrate .*)$", page, flags=re.MULTILINE)
+    lines = re.findall(r"^    (torchrun .*|dsgd-calibrate .*traces .*|dsgd-replay .*)$", page, flags=re.MULTILINE)
+    start, describe, replay = lines
     ended = shell(start.replace("=4", f"={nodes}"), tmp_path)
     assert ended.returncode == 0, ended.stderr
     ended = shell(describe, tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert f"all-reduces of a step: {4 * PARAMETERS / 1e6:.2f} MB" in ended.stdout
     assert re.search(r"^step +\d\S* +\d\S*$", ended.stdout, flags=re.MULTILINE)
+
+    ended = shell(replay, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("3,000 traced steps took")
+    assert (tmp_path / "night.png").exists()
 
     job = read_job(str(tmp_path / "traces"))
     assert (job.world_size, len(job.traces), len(job.steps)) == (nodes, nodes, 20)

@@ -12,7 +12,7 @@ from dsgd.traces.json_stream import TraceError
 from dsgd.traces.kineto import kind_of
 from dsgd.traces.rank_trace import RankTrace, read_rank
 from tests.support.each_row import each_row
-from tests.support.kineto_files import Bucket, Rank, Step, event, write_trace
+from tests.support.kineto_files import NAMES, Bucket, Rank, Step, event, write_trace
 from tests.support.wrong_json import wrong
 
 # work in 0..40 and 60..100 of 110 ms; the first bucket is hidden in part, the second one is waited for
@@ -24,7 +24,7 @@ def read(tmp_path: Path, trace: Any, name: str = "x.pt.trace.json") -> RankTrace
     return read_rank(str(write_trace(tmp_path / name, trace)))
 
 
-@each_row("kind, name", [("gloo", "a.json"), ("nccl", "a.json"), ("old", "a.json.gz"), ("rccl", "a.json.gz")])
+@each_row("kind, name", [("gloo", "a.json"), *((kind, "a.json.gz") for kind in NAMES)])
 def test_a_step_is_split_into_its_times(kind: str, name: str, tmp_path: Path) -> None:
     trace = read(tmp_path, Rank(1, 2, STEPS, kind, host="a").trace(), name)
     assert (trace.rank, trace.world_size, trace.host, trace.on_gpu) == (1, 2, "a", kind != "gloo")
@@ -49,6 +49,16 @@ def test_a_call_that_ends_after_its_collective_waits_for_no_more_than_that(tmp_p
     assert read_step.hidden_s == pytest.approx(0, abs=1e-9)
 
 
+def test_a_thread_of_gloo_may_record_its_end_after_the_waiting_one_goes_on(tmp_path: Path) -> None:
+    """It ends at 61 ms, and the work behind it begins at 60 ms; the one of 90 ms is hidden, whatever ends there."""
+    step = Step(0, 100, [(0, 40), (60, 100)], [Bucket(1000, 40, 40, 61), Bucket(9, 80, 80, 90)])
+    (read_step,) = read(tmp_path, Rank(0, 2, [step]).trace()).steps
+    assert 1e3 * read_step.exposed_s == pytest.approx(20)
+    assert 1e3 * read_step.hidden_s == pytest.approx(1 + 10)
+    (on_gpu,) = read(tmp_path, Rank(0, 2, [step], "nccl").trace()).steps  # a stream waits for the end itself
+    assert on_gpu.exposed_s == pytest.approx(0, abs=1e-4)
+
+
 def test_a_gpu_that_is_late_has_its_own_steps(tmp_path: Path) -> None:
     """The host launches all kernels of a step in its first millisecond, and the GPU begins them 300 ms later."""
     late = [
@@ -62,6 +72,15 @@ def test_a_gpu_that_is_late_has_its_own_steps(tmp_path: Path) -> None:
         assert 1e3 * step.computing_s == pytest.approx(80)
         assert 1e3 * step.exposed_s == pytest.approx(8)
         assert len(step.collectives) == 1
+
+
+def test_a_kernel_that_was_launched_before_the_recording_is_of_no_step(tmp_path: Path) -> None:
+    """A GPU that is late still ends the step before; such kernels have no sizes."""
+    late = [Step(110 * k, 110 * (k + 1), [(300, 340), (360, 400)], [Bucket(1000, 5, 400, 408)]) for k in range(3)]
+    trace = Rank(0, 2, late, "rccl").trace()
+    before = read(tmp_path, trace)
+    earlier = event(NAMES["rccl"], "kernel", trace["traceEvents"][0]["ts"] + 20, 8000, 20, correlation=7)
+    assert read(tmp_path, trace | {"traceEvents": [earlier, *trace["traceEvents"]]}).steps == before.steps
 
 
 def test_copies_of_spans_count_once(tmp_path: Path) -> None:
