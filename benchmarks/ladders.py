@@ -125,7 +125,8 @@ def page() -> str:
         lines += ["", f"## {LADDERS[name].title}", "", f"![scores and ratios over size]({name}/ladder.png)", ""]
         lines += ["    " + line for line in wrap(f"dsgd-compare {LADDERS[name].arguments}", 112)]
         lines += ["", *_rows(climbed), ""]
-        lines += [f"- {outlook(scores, climbed.sizes)}" for scores in climbed.ratios]
+        for scores in climbed.ratios:
+            lines += wrap(f"- {outlook(scores, climbed.sizes)}", 118, subsequent_indent="  ")
         lines += ["", *_noise(climbed)]
     return "\n".join(lines) + "\n"
 

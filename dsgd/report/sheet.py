@@ -153,7 +153,8 @@ def label_decades(axis: Axis, span: float) -> None:
     """Label a logarithmic axis with plain numbers, also within the decades if there are few.
 
     span: ratio of the largest to the smallest value."""
-    axis.set_major_locator(LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0)))
+    within = LogLocator(subs=(1.0,) if span > 300 else (1.0, 2.0, 5.0))
+    axis.set_major_locator(within if span > 3 else MaxNLocator(5))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
 
