@@ -85,7 +85,7 @@ def _cells(scores: RungScores, sizes: Sequence[float]) -> list[Cell]:
 
 def ladder_numbers(every: Sequence[RungScores], names: Sequence[str], sizes: Sequence[float]) -> list[list[str]]:
     """Return the lines of `ladder.csv`: the mean on each rung, the forecast for the largest with its interval, and its
-    miss; for scores without a law the means alone. names: of the rungs."""
+    miss; for scores without a law the means alone. names: names of the rungs."""
     lines = [["contender", *names, "forecast", "low", "high", "miss", "r2", "bends"]]
     for scores in every:
         means, law = [scores.mean(rung).median for rung in range(len(sizes))], scores.law(sizes[:-1])
