@@ -149,9 +149,9 @@ def traced_step_s(job: ShapedJob, network: Network, loop: str, folder: Path) -> 
     on_all_hosts(network, job.hosts, "python", script, "--traced", loop, str(folder), variables=job.pauses)
     mine = folder.parent / f"{folder.name}.yaml"
     line = [str(SCRIPTS / "dsgd-calibrate"), "--from-trace", str(folder), "--out", str(mine)]
-    said = subprocess.run(line, check=True, capture_output=True, text=True, env=HERE)
-    mine.with_suffix(".txt").write_text(said.stdout + said.stderr)
-    ((predicted, traced),) = re.findall(r"^step +(\S+) +(\S+)$", said.stdout, flags=re.MULTILINE)
+    described = subprocess.run(line, check=True, capture_output=True, text=True, env=HERE)
+    mine.with_suffix(".txt").write_text(described.stdout + described.stderr)
+    ((predicted, traced),) = re.findall(r"^step +(\S+) +(\S+)$", described.stdout, flags=re.MULTILINE)
     return float(predicted) / 1e3, float(traced) / 1e3
 
 

@@ -8,8 +8,8 @@
 8 workers, an MLP of 64-64-10 on digits, batches of 16, 20 steps between two averages, one thread. All have the same
 start and the same batches in the same order, so the test losses of the mean model agree to rounding; a program with
 another loss has trained something else, and is named so. Each program trains for some rounds and for three times as
-many: from the difference follow its gradients per CPU second without start-up, from the longer run those with it. CPU
-time is that of the program and of all processes that it started.
+many: from the difference follow its gradients per CPU second without start-up, from the longer run those with it. The
+CPU time counts the program and all processes that it starts.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from flwr.common import Context, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
-from local_sgd_task import LR, ROUNDS, WORKERS, batches, network, print_loss
+from local_sgd_task import ROUNDS, WORKERS, make_steps, network, print_loss
 from torch import nn
 
 last: list[Any] = []
@@ -35,11 +35,7 @@ class Worker(NumPyClient):
     def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
         model = network()
         load(model, parameters)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        for inputs, labels in zip(*batches(self.worker, config["round"]), strict=True):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
+        make_steps(model, self.worker, config["round"])
         return arrays_of(model), 1, {}
 
 

@@ -14,7 +14,7 @@ from gossipy.model import TorchModel
 from gossipy.model.handler import WeightedTMH
 from gossipy.node import All2AllGossipNode
 from gossipy.simul import All2AllGossipSimulator
-from local_sgd_task import LR, ROUNDS, TASK, WORKERS, batches, network, print_loss
+from local_sgd_task import LR, ROUNDS, TASK, WORKERS, make_steps, network, print_loss
 from torch import Tensor, nn
 
 set_seed(0)
@@ -36,12 +36,7 @@ class InOrder(WeightedTMH):
     """Makes a round of steps on the batches of the task: gossipy would draw its own."""
 
     def _update(self, data: tuple[Tensor, Tensor]) -> None:
-        worker, number = int(data[0][0, 0]), self.n_updates
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=LR)
-        for inputs, labels in zip(*batches(worker, number), strict=True):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(self.model(inputs), labels).backward()
-            optimizer.step()
+        make_steps(self.model, int(data[0][0, 0]), self.n_updates)
         self.n_updates += 1
 
 

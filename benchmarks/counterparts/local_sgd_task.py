@@ -31,6 +31,15 @@ def batches(worker: int, number: int) -> tuple[Tensor, Tensor]:
     return TASK["inputs"][worker, steps], TASK["labels"][worker, steps]
 
 
+def make_steps(model: nn.Module, worker: int, number: int) -> None:
+    """Make the steps of a worker in a round."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    for inputs, labels in zip(*batches(worker, number), strict=True):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+
 def print_loss(model: nn.Module) -> None:
     """Print the test loss of the mean model."""
     with torch.no_grad():

@@ -16,13 +16,21 @@ SURE = 3  # deviations
 def noise_line(comparison: Comparison) -> str:
     """Return the line on the noise of a run's loss at the end and on its slope, with the rule by which a difference is
     more than noise; empty where times or costs to a target are compared, and with one seed."""
-    groups = [[loss for loss in standing.scores if math.isfinite(loss)] for standing in comparison.standings]
-    deviation = pooled_deviation(groups)
-    if comparison.aim is not None or math.isnan(deviation):
+    if comparison.aim is not None:
+        return ""
+    losses = [[loss for loss in standing.scores if math.isfinite(loss)] for standing in comparison.standings]
+    return noise_text(losses, [late_slope(run) for run in comparison.runs])
+
+
+def noise_text(losses: Sequence[Sequence[float]], slopes: Sequence[float]) -> str:
+    """Return the line for these losses at the end, [seeds] of each contender, and late slopes, NaN where there is none;
+    empty without a contender of two seeds."""
+    deviation = pooled_deviation(losses)
+    if math.isnan(deviation):
         return ""
     noise = f"noise of one run: its loss at the end has a standard deviation of {deviation:.2g}"
     saved = ""
-    if slopes := [slope for run in comparison.runs if not math.isnan(slope := late_slope(run))]:
+    if slopes := [slope for slope in slopes if not math.isnan(slope)]:
         falls = median(slopes)
         noise, saved = f"{noise} and falls by {falls:.2g} a step", f" + {falls:.2g} × steps saved"
     return f"{noise}; (difference{saved}) / ({deviation:.2g} √(1/n₁ + 1/n₂)) above {SURE} is more than noise"

@@ -36,7 +36,7 @@ class MeasuredRow:
 
     overrides: the run that predicts it, beside TIMING. reads: `time`, `rate` or `computing`, what of the run predicts
     it, times `scale` and divided by `per`; `needed`, the first Gbit/s of GRID that lets a `share` of the time compute.
-    reason: of an error above EXPLAINED."""
+    reason: the reason for an error above EXPLAINED."""
 
     name: str
     measured: float

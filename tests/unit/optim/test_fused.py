@@ -45,9 +45,9 @@ def test_steps_are_those_without_the_kernel(nesterov: bool, monkeypatch: pytest.
             state = optimizer.step(x, vectors(77, step, torch.float32)[1], state, 0.1)
         return x
 
-    one = trained()
+    by_kernel = trained()
     monkeypatch.setattr("dsgd.optim.optimizer.sgd_kernel", lambda *_: None)
-    assert torch.equal(one, trained())
+    assert torch.equal(by_kernel, trained())
 
 
 def test_vectors_that_the_kernel_does_not_read_are_left_to_torch() -> None:
