@@ -108,7 +108,15 @@ def read_scores(path: Path) -> Climbed:
         texts = [row[field] for row in rows if row["contender"] == name and int(row[key]) == size]
         return [float(text or "nan") for text in texts]
 
-    scores = [RungScores(name, [column(name, size, "score") for size in sizes]) for name in names]
+    timed = "samples" in rows[0]  # the first ladder was of losses
+    scores = [
+        RungScores(
+            name,
+            [column(name, size, "score") for size in sizes],
+            [column(name, size, "samples") for size in sizes] if timed else (),
+        )
+        for name in names
+    ]
     return Climbed(key, sizes, scores, [column(name, sizes[-1], "slope") for name in names])
 
 

@@ -16,6 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dsgd.cli.arguments import key_of, open_mappings
 from dsgd.cli.folders import folder_lock
 from dsgd.comparison.comparison_run import run_comparison
@@ -25,8 +27,9 @@ from dsgd.comparison.options import RATES, size_of
 from dsgd.comparison.preparation import Prepared, prepare
 from dsgd.comparison.scaling_law import Law, fit_law, mean_of
 from dsgd.host.signals import Interruption
+from dsgd.record.reader import Run, number
 from dsgd.record.safe_files import write_atomically
-from dsgd.report.fields import aim_of
+from dsgd.report.fields import aim_of, time_to_target_s
 from dsgd.report.interval import Estimate
 from dsgd.runner.values import ConfigError
 
@@ -60,10 +63,12 @@ class RungScores:
     """Hold the scores of one contender on every rung, or the ratios of two.
 
     label: name of the contender, or `sync over gossip`. by_rung: scores of the seeds, seconds or losses, infinite for a
-    target that was missed; for a ratio the first contender's over the second's, paired by the seed."""
+    target that was missed; for a ratio the first contender's over the second's, paired by the seed. samples: in the
+    same order the samples of all workers until the target; none without a target."""
 
     label: str
     by_rung: Sequence[Sequence[float]]
+    samples: Sequence[Sequence[float]] = ()
 
     def law(self, sizes: Sequence[float]) -> Law | None:
         """Return the law of the first rungs, one for each size; None if a seed missed the target there."""
@@ -156,9 +161,26 @@ def around_best(contenders: Sequence[Contender], axes: Mapping[str, Any]) -> dic
 def scores_of(contenders: Sequence[Sequence[Contender]]) -> list[RungScores]:
     """Return the scores of each contender. contenders: contenders of each rung."""
     return [
-        RungScores(of_one[0].label, [[score(run) for run in contender.runs] for contender in of_one])
+        RungScores(
+            of_one[0].label,
+            [[score(run) for run in contender.runs] for contender in of_one],
+            [[samples_to_target(run) for run in contender.runs] for contender in of_one],
+        )
         for of_one in zip(*contenders, strict=True)
     ]
+
+
+def samples_to_target(run: Run) -> float:
+    """Return the samples of all workers until a run reached its target, between two marks by interpolation; infinite if
+    it missed it, NaN without a target."""
+    if run.target is None:
+        return math.nan
+    seconds = time_to_target_s(run)
+    if seconds is None:
+        return math.inf
+    marks = [(number(mark.get("time_s")), number(mark.get("samples"))) for mark in run.metrics]
+    times, samples = zip(*(mark for mark in marks if not math.isnan(sum(mark))), strict=True)
+    return float(np.interp(seconds, times, samples))
 
 
 def ratios_of(scores: Sequence[RungScores]) -> list[RungScores]:
@@ -166,13 +188,16 @@ def ratios_of(scores: Sequence[RungScores]) -> list[RungScores]:
     return [
         RungScores(
             f"{first.label} over {second.label}",
-            [
-                [_ratio(a, b) for a, b in zip(left, right, strict=True)]
-                for left, right in zip(first.by_rung, second.by_rung, strict=True)
-            ],
+            _each_ratio(first.by_rung, second.by_rung),
+            _each_ratio(first.samples, second.samples),
         )
         for first, second in combinations(scores, 2)
     ]
+
+
+def _each_ratio(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> list[list[float]]:
+    pairs = zip(first, second, strict=True)
+    return [[_ratio(a, b) for a, b in zip(left, right, strict=True)] for left, right in pairs]
 
 
 def _ratio(first: float, second: float) -> float:
@@ -210,7 +235,21 @@ def _numbers(law: Law, size: float) -> dict[str, Any]:
 
 
 def outlook(scores: RungScores, sizes: Sequence[float]) -> str:
-    """Return a sentence on the ratio of two contenders: measured, forecast, and extrapolated beyond the largest."""
+    """Return a sentence on the ratio of two contenders: measured, forecast, and extrapolated beyond the largest; of
+    times also which part is of learning, and which of the cluster."""
+    return _outlook(scores, sizes) + _factors(scores)
+
+
+def _factors(scores: RungScores) -> str:
+    if not scores.samples or not all(0 < value < math.inf for seeds in scores.samples for value in seeds):
+        return ""
+    samples = [mean_of(seeds).median for seeds in scores.samples]
+    seconds = [scores.mean(rung).median / mean for rung, mean in enumerate(samples)]
+    learning, cluster = (", ".join(f"{value:.3g}" for value in values) for values in (samples, seconds))
+    return f"; samples to the target {learning}, seconds a sample {cluster}"
+
+
+def _outlook(scores: RungScores, sizes: Sequence[float]) -> str:
     law = scores.law(sizes[:-1])
     means = [scores.mean(rung) for rung in range(len(sizes))]
     line = f"{scores.label}: {', '.join(f'{mean.median:.3g}' for mean in means[:-1])}"

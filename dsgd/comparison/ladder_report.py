@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dsgd.comparison.contenders import score
-from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, RungScores, outlook
+from dsgd.comparison.ladder import BEYOND, LADDER, Ladder, RungScores, outlook, samples_to_target
 from dsgd.comparison.run_noise import late_slope
 from dsgd.comparison.scaling_law import Law
 from dsgd.host.terminal import table_console
@@ -46,18 +46,17 @@ def report_ladder(ladder: Ladder, look: Look) -> None:
 
 
 def scores_text(ladder: Ladder) -> str:
-    """Return a line of CSV for each seed of each contender on each rung: score, fall of the loss in a late step, tuned
-    values."""
+    """Return a line of CSV for each seed of each contender on each rung: score, samples to the target, fall of the loss
+    in a late step, tuned values."""
     key = next(iter(ladder.rungs[0].settings))
     tuned = list(dict.fromkeys(name for contender in ladder.contenders[0] for name in contender.chosen))
-    lines: list[list[Any]] = [["contender", key, "seed", "score", "slope", *tuned]]
+    lines: list[list[Any]] = [["contender", key, "seed", "score", "samples", "slope", *tuned]]
     for label_of, of_one in zip(ladder.scores, zip(*ladder.contenders, strict=True), strict=True):
         for size, contender in zip(ladder.sizes, of_one, strict=True):
             values = [contender.chosen.get(name, "") for name in tuned]
-            lines += [
-                [label_of.label, size, run.setting("seed"), exact(score(run)), exact(late_slope(run)), *values]
-                for run in contender.runs
-            ]
+            for run in contender.runs:
+                measured = map(exact, (score(run), samples_to_target(run), late_slope(run)))
+                lines.append([label_of.label, size, run.setting("seed"), *measured, *values])
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue()

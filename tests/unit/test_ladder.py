@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from dsgd.comparison.contenders import Contender
-from dsgd.comparison.ladder import RungScores, around_best, outlook, ratios_of, rungs_of
+from dsgd.comparison.ladder import RungScores, around_best, outlook, ratios_of, rungs_of, samples_to_target
 from dsgd.comparison.options import CompareOptions
+from dsgd.record.reader import find_runs
 from tests.support.each_row import each_row
+from tests.support.records import write_record
 
 SIZES = [16.0, 32.0, 64.0, 128.0]
 
@@ -55,6 +57,31 @@ def test_ratios_are_paired_by_the_seed() -> None:
     first, second = RungScores("a", [[2.0, 9.0]]), RungScores("b", [[1.0, 3.0]])
     (ratio,) = ratios_of([first, second])
     assert (ratio.label, ratio.by_rung) == ("a over b", [[2.0, 3.0]])
+
+
+def test_a_time_is_of_learning_and_of_the_cluster() -> None:
+    first = RungScores("a", [[2.0, 8.0]] * 4, [[100.0, 400.0]] * 4)
+    second = RungScores("b", [[1.0, 1.0]] * 4, [[200.0, 200.0]] * 4)
+    (ratio,) = ratios_of([first, second])
+    assert outlook(ratio, SIZES).endswith("; samples to the target 1, 1, 1, 1, seconds a sample 4, 4, 4, 4")
+
+
+@each_row("samples", [(), [[math.nan] * 2] * 4, [[1.0, 1.0]] * 3 + [[1.0, math.inf]]])
+def test_a_missed_target_has_no_samples(samples: list[list[float]]) -> None:
+    ratio = RungScores("a over b", [[2.0, 2.0]] * 4, samples)
+    assert "samples" not in outlook(ratio, SIZES)
+
+
+@each_row(("level", "samples"), [(0.9, 120.0), (0.95, 160.0), (0.99, math.inf)])
+def test_samples_lie_between_two_marks(level: float, samples: float, tmp_path: Path) -> None:
+    """After 80 samples 0.85, after 160 0.95: half of the way is 120."""
+    folder = write_record(tmp_path / "run", "sync", target=level, **{"target.crossing": "first"})
+    marks = [
+        {"time_s": time_s, "clock": "virtual", "samples": seen, "test_accuracy": accuracy}
+        for time_s, seen, accuracy in ((0, 0, 0.1), (1, 80, 0.85), (3, 160, 0.95))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(mark) + "\n" for mark in marks))
+    assert samples_to_target(find_runs([tmp_path])[0]) == pytest.approx(samples)
 
 
 def test_rates_begin_around_the_best_of_the_rung_before() -> None:
