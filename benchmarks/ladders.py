@@ -18,14 +18,20 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from textwrap import wrap
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for studies
 
 from dsgd.comparison.ladder import FORECAST, RungScores, outlook, ratios_of
 from dsgd.comparison.ladder_report import SCORES
-from dsgd.comparison.run_noise import noise_text
+from dsgd.comparison.run_noise import noise_text, pooled_deviation
+from studies.evidence.tasks import TASKS
+from studies.evidence.trial import MEASURE, TRIALS, Outcomes, read_trials
 
 ROOT = Path(__file__).parents[1]
 RESULTS, OUTPUTS = ROOT / "results" / "ladders", ROOT / "outputs" / "ladders"
@@ -139,6 +145,7 @@ def page() -> str:
             slopes = [slope for of_one in climbed.slopes for slope in of_one]
             noise = noise_text([scores.by_rung[-1] for scores in climbed.scores], slopes)
             lines += ["", *wrap(f"On the largest size: {noise}.", 118)]
+    lines += ["", "## Noise of one run", "", NOISE, "", *noise_of_tasks(read_trials(ROOT / "results/papers" / TRIALS))]
     return "\n".join(lines) + "\n"
 
 
@@ -147,6 +154,31 @@ dsgd-compare tunes each contender on each size, and fits a law to all sizes but 
 for the largest size before the first run there ([ladder.md](../../docs/howto/ladder.md)). `benchmarks/ladders.py` makes
 the ladders again. The table counts the forecasts whose interval of 95 % holds the measured mean. Laws that bend are not
 used."""  # fmt: skip
+
+
+NOISE = """\
+The deviation σ of the test loss of one run about the mean over seeds, and its fall in a further step, for the tasks of
+the repository: all-reduce with 8 workers, each seed with its best rate, from `results/papers/trials.csv`. A difference
+of two losses is more than noise where (difference + fall × steps saved) / (σ √(1/n₁ + 1/n₂)) is above 3, with n₁ and n₂
+seeds. dsgd-compare prints this line of its own runs."""  # fmt: skip
+
+
+def noise_of_tasks(outcomes: Outcomes) -> list[str]:
+    """Return a table: for each task and number of steps the mean of the test loss, its deviation, and its fall a step
+    since the row before."""
+    losses = defaultdict[tuple[str, int], list[float]](list)
+    for trial, outcome in outcomes.items():
+        if (trial.stage, trial.contender, trial.nodes) == (MEASURE, "sync", 8):
+            losses[trial.task, trial.steps].append(outcome.loss)
+    rows = ["| task | steps | seeds | test loss | σ of one run | fall a step |", "|---|---:|---:|---:|---:|---:|"]
+    for task in TASKS:
+        known = [(steps, of_one) for (name, steps), of_one in sorted(losses.items()) if name == task]
+        for number, (steps, of_one) in enumerate(known):
+            before = known[number - 1] if number else None
+            fall = f"{(fmean(before[1]) - fmean(of_one)) / (steps - before[0]):.2g}" if before else ""
+            deviation = pooled_deviation([of_one])
+            rows.append(f"| {task} | {steps:,} | {len(of_one)} | {fmean(of_one):.4f} | {deviation:.2g} | {fall} |")
+    return rows
 
 
 def _misses(name: str, climbed: Climbed) -> str:
