@@ -71,15 +71,19 @@ class RungScores:
     samples: Sequence[Sequence[float]] = ()
 
     def law(self, sizes: Sequence[float]) -> Law | None:
-        """Return the law of the first rungs, one for each size; None if a seed missed the target there."""
+        """Return the law of the first rungs, one for each size; None if a seed missed the target there, or began beyond
+        it."""
         values = self.by_rung[: len(sizes)]
-        return fit_law(sizes, values) if all(math.isfinite(value) for seeds in values for value in seeds) else None
+        return fit_law(sizes, values) if all(map(_known, values)) else None
 
     def mean(self, rung: int) -> Estimate:
-        """Return the mean over seeds on a rung; infinite or NaN if seeds missed the target."""
+        """Return the mean over seeds on a rung; NaN if a seed missed the target, or began beyond it."""
         values = self.by_rung[rung]
-        known = all(math.isfinite(value) and value > 0 for value in values)
-        return mean_of(values) if known else Estimate(math.nan, math.nan, math.nan, len(values))
+        return mean_of(values) if _known(values) else Estimate(math.nan, math.nan, math.nan, len(values))
+
+
+def _known(seeds: Sequence[float]) -> bool:
+    return all(0 < value < math.inf for value in seeds)
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,7 @@ def outlook(scores: RungScores, sizes: Sequence[float]) -> str:
 
 
 def _factors(scores: RungScores) -> str:
-    if not scores.samples or not all(0 < value < math.inf for seeds in scores.samples for value in seeds):
+    if not scores.samples or not all(map(_known, scores.samples)):
         return ""
     samples = [mean_of(seeds).median for seeds in scores.samples]
     seconds = [scores.mean(rung).median / mean for rung, mean in enumerate(samples)]
@@ -252,15 +256,19 @@ def _factors(scores: RungScores) -> str:
 def _outlook(scores: RungScores, sizes: Sequence[float]) -> str:
     law = scores.law(sizes[:-1])
     means = [scores.mean(rung) for rung in range(len(sizes))]
-    line = f"{scores.label}: {', '.join(f'{mean.median:.3g}' for mean in means[:-1])}"
+    line = f"{scores.label}: {', '.join(_shown(mean) for mean in means[:-1])}"
     largest = f"measured {_with_ends(means[-1])}"
     if law is None or law.bends:
-        why = "a seed missed the target" if law is None else "these ratios follow no power law"
+        why = "a seed missed the target or began beyond it" if law is None else "these ratios follow no power law"
         return f"{line}; no forecast, since {why}; {largest}"
     line += f", forecast {_with_ends(law.forecast(sizes[-1]))}, {largest}"
     whole = scores.law(sizes)
     if whole is None or whole.bends:
-        why = "a seed missed the target there" if whole is None else "with it the ratios follow no power law"
+        why = (
+            "a seed missed the target or began beyond it there"
+            if whole is None
+            else "with it the ratios follow no power law"
+        )
         return f"{line}; not extrapolated, since {why}"
     ahead = whole.forecast(BEYOND * sizes[-1])
     if ahead.low <= 1 <= ahead.high:
@@ -273,4 +281,8 @@ def _outlook(scores: RungScores, sizes: Sequence[float]) -> str:
 
 
 def _with_ends(value: Estimate) -> str:
-    return f"{value.median:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    return _shown(value) if math.isnan(value.median) else f"{_shown(value)} [{value.low:.3g}, {value.high:.3g}]"
+
+
+def _shown(value: Estimate) -> str:
+    return "unknown" if math.isnan(value.median) else f"{value.median:.3g}"

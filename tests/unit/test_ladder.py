@@ -48,9 +48,11 @@ def test_no_sentence_is_made_of_a_law_that_bends() -> None:
     assert "extrapolated" not in said
 
 
-def test_a_target_that_was_missed_has_no_law() -> None:
-    missed = RungScores("a over b", [[1.0, 1.0], [1.0, math.inf], [1.0, 1.0], [2.0, 2.0]])
-    assert "no forecast, since a seed missed the target; measured 2 [2, 2]" in outlook(missed, SIZES)
+@each_row("seed", [math.inf, 0.0])
+def test_a_target_that_was_missed_or_never_ahead_has_no_law(seed: float) -> None:
+    ratio = RungScores("a over b", [[1.0, 1.0], [1.0, seed], [1.0, 1.0], [2.0, 2.0]])
+    why = "no forecast, since a seed missed the target or began beyond it"
+    assert outlook(ratio, SIZES) == f"a over b: 1, unknown, 1; {why}; measured 2 [2, 2]"
 
 
 def test_ratios_are_paired_by_the_seed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,23 @@ def test_a_wrong_ladder_ends_before_anything_is_written(
     assert main([*SMALL, *words, "compare.tune={}", f"--folder={folder}"]) == 2
     assert message in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_the_tutorial_says_what_its_command_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands of the tutorial, with two seeds and few steps: every output that it explains is there."""
+    page = (Path(__file__).parents[3] / "docs" / "tutorials" / "ladder.md").read_text()
+    (_, ladder) = re.findall(r"^    dsgd-compare ((?:.*\\\n)*.*)$", page, flags=re.MULTILINE)
+    short = ["budget.steps=160", "target.loss=1.9", "eval.every_steps=8", "data.train_size=2000", "data.test_size=500"]
+    replaced = {"--folder", *(word.partition("=")[0] for word in short)}
+    words = [word for word in shlex.split(ladder.replace("\\\n", " ")) if word.partition("=")[0] not in replaced]
+    words += [*short, "compare.seeds=2", "compare.tune={}"]
+    folder = tmp_path / "ladder"
+    assert main([*words, f"--folder={folder}"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"^sync over gossip: .*; samples to the target [\d., ]+, seconds a sample [\d., ]+$", printed, re.M
+    )
+    assert json.loads((folder / "forecast.json").read_text())["sizes"] == [32, 64, 128]
+    fields = re.findall(r'^     "(\w+)":', page, flags=re.MULTILINE)
+    assert {*fields} <= {*json.loads((folder / "forecast.json").read_text())["forecasts"]["sync over gossip"]}
+    assert (folder / "ladder.png").exists()
