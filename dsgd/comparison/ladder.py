@@ -63,8 +63,8 @@ class RungScores:
     """Hold the scores of one contender on every rung, or the ratios of two.
 
     label: name of the contender, or `sync over gossip`. by_rung: scores of the seeds, seconds or losses, infinite for a
-    target that was missed; for a ratio the first contender's over the second's, paired by the seed. samples: in the
-    same order the samples of all workers until the target; none without a target."""
+    target that was missed; for a ratio the first contender's over the second's, paired by the seed. samples:
+    samples of all workers until the target, in the same order; none without a target."""
 
     label: str
     by_rung: Sequence[Sequence[float]]
