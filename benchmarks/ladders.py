@@ -58,8 +58,8 @@ LADDERS = {
         f"{FASHION} budget.steps=640 eval.every_steps=64 compare.ladder='{{model.width: [2, 4, 8, 16]}}'",
     ),
     "text": Asked(
-        "Width of a transformer on a book, loss after 1,280 steps of 8 workers, AdamW or Muon inside",
-        "experiment=real_text data.path=kjv.txt nodes=8 compare.seeds=5 budget.steps=1280 "
+        "Width of a transformer on a book, loss after 1,280 steps of 4 workers, AdamW or Muon inside",
+        "experiment=real_text data.path=kjv.txt nodes=4 compare.seeds=5 budget.steps=1280 "
         "compare.contenders='[{algo: sync}, {algo: diloco}, {algo: streaming}, {algo: diloco, optimizer: muon}]' "
         "compare.tune='{optimizer.lr: [0.002, 0.016]}' compare.ladder='{model.width: [16, 32, 64, 128]}'",
     ),
