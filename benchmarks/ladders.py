@@ -59,7 +59,8 @@ LADDERS = {
     ),
     "text": Asked(
         "Width of a transformer on a book, loss after 1,280 steps of 4 workers, AdamW or Muon inside",
-        "experiment=real_text data.path=kjv.txt nodes=4 compare.seeds=5 budget.steps=1280 "
+        "experiment=real_text data.path=kjv.txt data.test_share=0.02 nodes=4 compare.seeds=5 budget.steps=1280 "
+        "eval.every_steps=320 "
         "compare.contenders='[{algo: sync}, {algo: diloco}, {algo: streaming}, {algo: diloco, optimizer: muon}]' "
         "compare.tune='{optimizer.lr: [0.002, 0.016]}' compare.ladder='{model.width: [16, 32, 64, 128]}'",
     ),
