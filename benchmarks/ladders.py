@@ -132,8 +132,8 @@ def page() -> str:
     known = {name: read_scores(RESULTS / name / SCORES) for name in LADDERS if (RESULTS / name / SCORES).exists()}
     lines = ["# Ladders: does it hold when it is larger?", "", INTRODUCTION, ""]
     lines += [
-        "| ladder | forecasts | bend | within the interval | median miss | worst miss |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| ladder | forecasts | bend | within the interval | median miss | worst | pairs: stay | may flip | open |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [_misses(name, climbed) for name, climbed in known.items()]
     for name, climbed in known.items():
@@ -154,7 +154,9 @@ INTRODUCTION = """\
 dsgd-compare tunes each contender on each size, and fits a law to all sizes but the largest. We committed its forecast
 for the largest size before the first run there ([ladder.md](../../docs/howto/ladder.md)). `benchmarks/ladders.py` makes
 the ladders again. The table counts the forecasts whose interval of 95 % holds the measured mean. Laws that bend are not
-used."""  # fmt: skip
+used. Of two contenders the ranking at ten times the largest size *stays* where the interval of their ratio does not
+hold 1, and *may flip* where it does. It is *open* where the ratios follow no power law, or the largest size does not
+decide."""  # fmt: skip
 
 
 NOISE = """\
@@ -192,7 +194,10 @@ def _misses(name: str, climbed: Climbed) -> str:
         within += ahead.low <= measured <= ahead.high
     middle, worst = (f"{f(misses):.1%}" if misses else "" for f in (statistics.median, max))
     cells = [f"[{name}](#{_anchor(LADDERS[name].title)})", len(laws), len(laws) - len(held)]
-    return f"| {' | '.join(map(str, [*cells, f'{within} of {len(held)}', middle, worst]))} |"
+    cells += [f"{within} of {len(held)}", middle, worst]
+    said = [outlook(scores, climbed.sizes) for scores in climbed.ratios]
+    ends = [sum(end in line for line in said) for end in ("the ranking stays", "the ranking may flip")]
+    return f"| {' | '.join(map(str, [*cells, *ends, len(said) - sum(ends)]))} |"
 
 
 def _rows(climbed: Climbed) -> list[str]:
