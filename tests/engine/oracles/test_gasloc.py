@@ -233,6 +233,7 @@ def test_warnings_name_the_limits() -> None:
     assert replace(ring, alpha=0.0, overlap=1.0).warning(8, 0.0) == (
         "algo.overlap=1 lets the workers drift apart where rounds are long: lower algo.overlap or algo.gamma"
     )
+    assert replace(ring, alpha=0.0, overlap=1.0, peers="one").warning(8, 0.0) is None  # not on the ring
     assert configured(Ring(), 1, alpha=0.0).warning(1, 0.0) is None
     replace(ring, topology=OnePeerExponential().build(8, 0), peers="one").check(8, 0.1, 0.0)
     with pytest.raises(ValueError, match=r"algo=gasloc needs an undirected topology .* got topology=one_peer"):
