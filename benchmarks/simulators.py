@@ -6,8 +6,9 @@
     python benchmarks/simulators.py --pfl pfl/bin/python --flower flower/bin/python --gossipy gossipy/bin/python
 
 8 workers, an MLP of 64-64-10 on digits, batches of 16, 20 steps between two averages, one thread. All have the same
-start and the same batches in the same order, so the test losses of the mean model agree to rounding; a program with
-another loss has trained something else, and is named so. Each program trains for some rounds and for three times as
+start and the same batches in the same order, so the test losses of the mean model agree to rounding; a program whose
+loss differs from dsgd's by more has trained something else, and ends the benchmark. dsgd runs twice: with its compiled
+gradients, and with PyTorch's, as the others. Each program trains for some rounds and for three times as
 many: from the difference follow its gradients per CPU second without start-up, from the longer run those with it. The
 CPU time counts the program and all processes that it starts.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 WORKERS, BATCH, TAU, LR = 8, 16, 20, 0.1
+OTHERS, ROUNDING = ("pfl", "flower", "gossipy"), 1e-3
 PR_SET_CHILD_SUBREAPER = 36
 HERE = Path(__file__).parent / "counterparts"
 OVERRIDES = (
@@ -58,21 +60,21 @@ def cpu_and_loss(command: list[str], task: Path, rounds: int) -> tuple[float, fl
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TASK": str(task), "ROUNDS": str(rounds)}
     printed = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if printed.returncode:
+        raise SystemExit(f"{command[:2]} failed:\n{printed.stderr[-2000:]}")
     while True:  # descendants that were left behind are ours now
         try:
             os.wait()
         except ChildProcessError:
             break
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if printed.returncode:
-        raise SystemExit(f"{command[:2]} failed:\n{printed.stderr[-2000:]}")
     loss = json.loads(printed.stdout.strip().splitlines()[-1])["loss"]
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, loss
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("pfl", "flower", "gossipy"):
+    for name in OTHERS:
         parser.add_argument(f"--{name}", help="Python of an environment that has it")
     parser.add_argument("--rounds", type=int, default=100)
     options = parser.parse_args()
@@ -81,14 +83,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder, "task.npz")
         write_task(task, many)
-        pythons = {"dsgd": sys.executable} | {
-            name: python for name in ("pfl", "flower", "gossipy") if (python := getattr(options, name))
+        programs = {
+            "dsgd": [sys.executable, "dsgd"],
+            "dsgd, PyTorch": [sys.executable, "dsgd", "engine.gradients=loop"],
         }
+        programs |= {name: [getattr(options, name), name] for name in OTHERS if getattr(options, name)}
+        first: float | None = None
         print("| simulator | gradients per CPU second | with start-up | start-up (CPU s) | test loss |")
         print("|---|---:|---:|---:|---:|")
-        for name, python in pythons.items():
-            script = str(HERE / f"local_sgd_by_{name}.py")
-            (short, _), (long, loss) = (cpu_and_loss([python, script], task, each) for each in (few, many))
+        for name, (python, program, *words) in programs.items():
+            command = [python, str(HERE / f"local_sgd_by_{program}.py"), *words]
+            (short, _), (long, loss) = (cpu_and_loss(command, task, each) for each in (few, many))
+            first = loss if first is None else first
+            if abs(loss / first - 1) > ROUNDING:
+                raise SystemExit(f"{name} trained another task: its test loss is {loss:.6f}, dsgd's {first:.6f}")
             made = WORKERS * TAU * (many - few)
             cells = (name, f"{made / (long - short):,.0f}", f"{1.5 * made / long:,.0f}")
             print(f"| {' | '.join(cells)} | {long - 1.5 * (long - short):.1f} | {loss:.6f} |", flush=True)

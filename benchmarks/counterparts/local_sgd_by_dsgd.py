@@ -14,6 +14,6 @@ from simulators import OVERRIDES, TAU
 
 rounds = int(os.environ["ROUNDS"])
 with tempfile.TemporaryDirectory() as folder:
-    command = [Path(sys.executable).with_name("dsgd-run"), *OVERRIDES, f"budget.steps={rounds * TAU}"]
+    command = [Path(sys.executable).with_name("dsgd-run"), *OVERRIDES, f"budget.steps={rounds * TAU}", *sys.argv[1:]]
     subprocess.run([*command, f"hydra.run.dir={folder}/run"], check=True, capture_output=True)
     print(json.dumps({"loss": json.loads(Path(folder, "run", "summary.json").read_text())["test_loss"]}))

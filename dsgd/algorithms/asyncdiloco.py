@@ -18,12 +18,12 @@ Al Asif et al. 2026, arXiv 2606.00271: differences are turned towards the moment
     after every `updates` of its updates it sends its change to the global server:
         a = c_l when it last sent                          c_l   the local server's parameters, [d]
         c_l = (1 - mix) c_l + mix update(a - c_l) of the global server
-    with c_ok > -1 each block of D, of one parameter tensor, is changed first:      u = D / |D|, v = m / |m|, cos = u v
+    with c_ok > -1 each block of D, of one parameter tensor, is changed first:      u = D / |D|, v = m / |m|, cos = u·v
         conf = |D| / (|D| + kappa (1 - beta) |m|)
         cos >= c_ok:  D is left as it is
         cos < 0:      D = D - min(-k_s cos conf, beta_max) cos |D| v
         otherwise:    D = |D| w / |w|,   w = (1 - r) u + r v,   r = min(k_d (1 - cos) conf, 1)
-    with delay_power > 0 then all of D:   D = D / (1 + s)^delay_power     s     updates since the worker got its c
+    with delay_power > 0 then all of D:   D = D / (1 + late)^delay_power  late  updates since the worker got its c
 
 With buffer = 1 the server makes Nesterov's steps. With one worker, olr = 1 and beta = 0, this is SGD.
 
@@ -38,7 +38,7 @@ Cost per worker: N / tau_i bytes sent and received a step; a local server sends 
 updates of its group. Waits for the round trip to its server.
 A worker that fails (`cluster.failures`): no worker waits. It returns with c. A local server fails with its worker and
 restarts with c. Meanwhile its group continues, and then sends the change of several rounds at once. The global server
-does not fail. The delay s of the first difference after a failure counts from the last c before it.
+does not fail. The delay of the first difference after a failure counts from the last c before it.
 Output model: the global server's c. One worker: exactly SGD at the end of a round for olr = 1 and beta = 0.
 """
 
@@ -92,7 +92,7 @@ class HeLoCo(DelayedNesterov):
 
     def update(self, D: Tensor) -> Tensor:
         changed = D.clone()
-        if self.options.c_ok > -1 and changed.numel():
+        if self.options.c_ok > -1:
             ends = [*accumulate(map(prod, self.layout))][:-1]
             for block, m in zip(changed.tensor_split(ends), self.m.tensor_split(ends), strict=True):
                 self.turn(block, m)

@@ -17,17 +17,17 @@ Hewa Koneputugodage et al. 2026, arXiv 2606.22768.
 alpha (W - 1) is the paper's -alpha Lambda, with lambda_ij = 2 W_ij. W is the topology's, or it is drawn:
 one partner, 1/2 each, or the two neighbours in a random ring, 1/3 each, in each round.
 
-The mean of the x_i does not see the graph: where curvatures are equal it goes the way of DiLoCo with nesterov, olr =
-eta and beta = gamma. So does every worker, for any curvatures, if all compute the same gradients, or if the graph is
-complete and gamma = 0. With tau = eta = 1 and gamma = 0 a round is a step of D-PSGD, gradient=first; if then alpha = 0
-and overlap = 1, gradient=before. With one partner, eta = 1 and gamma = 0 it is a round of NoLoCo with olr = gamma = 1
-and beta = 0.
+Where curvatures are equal, the mean of the x_i does not depend on the graph: it is that of DiLoCo with nesterov, olr =
+eta and beta = gamma. So is every worker, for any curvatures, if all compute the same gradients, or if the graph is
+complete and gamma = 0. With tau = eta = alpha = 1 and gamma = overlap = 0 a round is a step of D-PSGD, gradient=first;
+with alpha = 0 and overlap = 1 instead, gradient=before. With one partner, eta = alpha = 1 and gamma = overlap = 0 it is
+a round of NoLoCo with olr = gamma = 1 and beta = 0.
 
 A round multiplies a mode of the graph, where W has the eigenvalue 1 - l, by a root z of
 
-    z^2 - r (1 - alpha l + gamma) z + r gamma = 0,         r = 1 - overlap l - eta a
+    z^2 - r (1 - alpha l + gamma) z + r gamma = 0,         r = 1 - overlap l - eta e
 
-a is the share of an error that local steps remove, 0 without gradients. Then, with gamma = 0, the two mixings contract
+e is the share of an error that local steps remove, 0 without gradients. Then, with gamma = 0, the two mixings contract
 by 1 - overlap l and 1 - alpha l. With overlap = 0 the workers come together for alpha < 2 (1 + gamma) / (1 -
 lambda_min(W)), without momentum by 1 - alpha l, and with the best, gamma = (1 - sqrt(alpha l))^2, by 1 - sqrt(alpha l):
 the condition number of the graph becomes its square root. With random peers distances shrink in mean square for alpha <

@@ -34,9 +34,10 @@ from dsgd.report.interval import Estimate
 from dsgd.runner.values import ConfigError
 
 FORECAST, LADDER = "forecast.json", "ladder"
-OWN, NO_LADDER = ("compare.ladder", "compare.tune"), "compare.ladder=null"
+OWN, NO_LADDER = {"compare.ladder", "compare.tune"}, "compare.ladder=null"
 BEYOND = 10  # times the largest size that the law is extrapolated to
 DIGITS = 6
+NO_LAW = "lie further from a power law than their seeds allow"
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ class RungScores:
     samples: Sequence[Sequence[float]] = ()
 
     def law(self, sizes: Sequence[float]) -> Law | None:
-        """Return the law of the first rungs, one for each size; None if a seed missed the target there, or began beyond
-        it."""
+        """Return the law of the first rungs, one for each size; None if a seed has no score there, since it missed the
+        target, began beyond it, or diverged."""
         values = self.by_rung[: len(sizes)]
         return fit_law(sizes, values) if all(map(_known, values)) else None
 
     def mean(self, rung: int) -> Estimate:
-        """Return the mean over seeds on a rung; NaN if a seed missed the target, or began beyond it."""
+        """Return the geometric mean over seeds on a rung; NaN if a seed has no score."""
         values = self.by_rung[rung]
         return mean_of(values) if _known(values) else Estimate(math.nan, math.nan, math.nan, len(values))
 
@@ -130,7 +131,7 @@ def climb(overrides: Sequence[str], whole: Prepared, folder: Path, interruption:
     rung cannot be compared, and if the folder's forecast is of other runs."""
     ladder, axes = whole.options.ladder or {}, RATES if whole.options.tune is None else whole.options.tune
     rungs = rungs_of(ladder)
-    shared = [word for word in open_mappings(overrides) if not key_of(word).startswith(OWN)]
+    shared = [word for word in open_mappings(overrides) if not _is_own(key_of(word))]
     arguments = [
         [*shared, *(f"{key}={literal(size)}" for key, size in rung.settings.items()), NO_LADDER] for rung in rungs
     ]
@@ -148,6 +149,11 @@ def climb(overrides: Sequence[str], whole: Prepared, folder: Path, interruption:
                 measured.append(result.contenders)
             axes = around_best(result.contenders, axes)
         yield Ladder(folder, rungs, measured)
+
+
+def _is_own(key: str) -> bool:
+    """Check that a key is one that the ladder sets on each rung, or an entry of one: `compare.tune.optimizer.lr`."""
+    return ".".join(key.split(".")[:2]) in OWN
 
 
 def around_best(contenders: Sequence[Contender], axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,16 +265,12 @@ def _outlook(scores: RungScores, sizes: Sequence[float]) -> str:
     line = f"{scores.label}: {', '.join(_shown(mean) for mean in means[:-1])}"
     largest = f"measured {_with_ends(means[-1])}"
     if law is None or law.bends:
-        why = "a seed missed the target or began beyond it" if law is None else "these ratios follow no power law"
+        why = "a seed has no score" if law is None else f"these ratios {NO_LAW}"
         return f"{line}; no forecast, since {why}; {largest}"
     line += f", forecast {_with_ends(law.forecast(sizes[-1]))}, {largest}"
     whole = scores.law(sizes)
     if whole is None or whole.bends:
-        why = (
-            "a seed missed the target or began beyond it there"
-            if whole is None
-            else "with it the ratios follow no power law"
-        )
+        why = "a seed has no score there" if whole is None else f"with the largest size the ratios {NO_LAW}"
         return f"{line}; not extrapolated, since {why}"
     ahead = whole.forecast(BEYOND * sizes[-1])
     if ahead.low <= 1 <= ahead.high:

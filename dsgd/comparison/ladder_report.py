@@ -28,7 +28,7 @@ from dsgd.report.table_layout import Cell, ReportTable, exact
 SCORES = "scores.csv"
 GREY, POINTS = "#999999", 60
 NOTES = (
-    "mean over seeds [95 % interval]; the law offset + scale size^power of all rungs but the largest",
+    "geometric mean over seeds [95 % interval]; the law offset + scale size^power of all rungs but the largest",
     "miss: measured over forecast, less 1; grey, and without a sentence: the rungs follow no such law",
 )
 
@@ -79,7 +79,9 @@ def _cells(scores: RungScores, sizes: Sequence[float]) -> list[Cell]:
         return [scores.label, *means, "none", "", ""]
     ahead = law.forecast(sizes[-1])
     miss = means[-1].median / ahead.median - 1
-    return [scores.label, *means, "it bends" if law.bends else ahead, f"{miss:+.1%}", round(law.r2, 3)]
+    shown_miss = "" if math.isnan(miss) else f"{miss:+.1%}"
+    r2 = "" if law.numbers >= len(sizes) - 1 else round(law.r2, 3)  # as many rungs as numbers fit exactly
+    return [scores.label, *means, "it bends" if law.bends else ahead, shown_miss, r2]
 
 
 def ladder_numbers(every: Sequence[RungScores], names: Sequence[str], sizes: Sequence[float]) -> list[list[str]]:

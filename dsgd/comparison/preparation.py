@@ -124,6 +124,8 @@ def _setting(overrides: Sequence[str], options: CompareOptions) -> dict[str, Any
     kept = {key: value for key, value in asdict(options).items() if key not in FREE_TO_CHANGE}
     if kept["ladder"] is None:  # of folders that are older than ladders
         del kept["ladder"]
+    else:
+        kept["seeds"] = options.seeds  # of which the forecast is
     return {"overrides": sorted(overrides), "compare": kept}
 
 

@@ -8,9 +8,10 @@ from statistics import median, variance
 
 from dsgd.comparison.contenders import Comparison
 from dsgd.record.reader import Run, number
+from dsgd.report.interval import t_quantile
 
 LATE = 0.75  # share of the samples, after which the slope at the end is measured
-SURE = 3  # deviations
+SURE = 0.99865  # probability of less than 3 deviations
 
 
 def noise_line(comparison: Comparison) -> str:
@@ -24,7 +25,9 @@ def noise_line(comparison: Comparison) -> str:
 
 def noise_text(losses: Sequence[Sequence[float]], slopes: Sequence[float]) -> str:
     """Return the line for these losses at the end, [seeds] of each contender, and late slopes, NaN where there is none;
-    empty without a contender of two seeds."""
+    empty without a contender of two seeds.
+
+    Chance exceeds its threshold, by Student's t, as often as three deviations of a normal distribution."""
     deviation = pooled_deviation(losses)
     if math.isnan(deviation):
         return ""
@@ -33,7 +36,8 @@ def noise_text(losses: Sequence[Sequence[float]], slopes: Sequence[float]) -> st
     if slopes := [slope for slope in slopes if not math.isnan(slope)]:
         falls = median(slopes)
         noise, saved = f"{noise} and falls by {falls:.2g} a step", f" + {falls:.2g} × steps saved"
-    return f"{noise}; (difference{saved}) / ({deviation:.2g} √(1/n₁ + 1/n₂)) above {SURE} is more than noise"
+    most = t_quantile(SURE, sum(len(group) - 1 for group in losses if len(group) > 1))
+    return f"{noise}; (difference{saved}) / ({deviation:.2g} √(1/n₁ + 1/n₂)) above {most:.1f} is more than noise"
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:

@@ -42,6 +42,11 @@ class Law:
     seeds: int
     _covariance: tuple[tuple[float, ...], ...]  # of log scale, power and, with an offset, the offset; over noise^2
 
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers were fitted: three, or two without an offset."""
+        return 3 if self.offset else 2
+
     def at(self, size: float) -> float:
         """Return the law's value for a size."""
         return self.offset + self.scale * (size / self.middle) ** self.power

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from dsgd.comparison.contenders import Contender
-from dsgd.comparison.ladder import RungScores, around_best, outlook, ratios_of, rungs_of, samples_to_target
+from dsgd.comparison.ladder import RungScores, around_best, climb, outlook, ratios_of, rungs_of, samples_to_target
 from dsgd.comparison.options import CompareOptions
+from dsgd.comparison.preparation import SETTING, prepare
+from dsgd.host.signals import Interruption
 from dsgd.record.reader import find_runs
+from dsgd.runner.values import ConfigError
 from tests.support.each_row import each_row
 from tests.support.records import write_record
 
@@ -44,14 +47,14 @@ def test_a_verdict_says_what_is_forecast_measured_and_beyond(by_rung: tuple[floa
 
 def test_no_sentence_is_made_of_a_law_that_bends() -> None:
     said = outlook(scores("a over b", 1.0, 3.0, 1.0, 3.0), SIZES)
-    assert "no forecast, since these ratios follow no power law; measured 3.01" in said
+    assert "no forecast, since these ratios lie further from a power law than their seeds allow; measured 3.01" in said
     assert "extrapolated" not in said
 
 
 @each_row("seed", [math.inf, 0.0])
 def test_a_target_that_was_missed_or_never_ahead_has_no_law(seed: float) -> None:
     ratio = RungScores("a over b", [[1.0, 1.0], [1.0, seed], [1.0, 1.0], [2.0, 2.0]])
-    why = "no forecast, since a seed missed the target or began beyond it"
+    why = "no forecast, since a seed has no score"
     assert outlook(ratio, SIZES) == f"a over b: 1, unknown, 1; {why}; measured 2 [2, 2]"
 
 
@@ -131,9 +134,25 @@ def test_a_ladder_that_is_none_is_refused(ladder: object, others: dict[str, obje
         CompareOptions(ladder=ladder, **others)  # pyright: ignore[reportArgumentType]
 
 
-def test_older_folders_know_no_ladder(tmp_path: Path) -> None:
-    from dsgd.comparison.preparation import SETTING, prepare
+def test_options_of_tuning_hold_on_every_rung(tmp_path: Path) -> None:
+    """compare.tune is the ladder's, compare.tune_seeds is not."""
+    small = ["algo=sync", "nodes=1", "model.hidden=[4]", "budget.epochs=0.1", "cluster.gradient_s=0.01"]
+    tuning = ["compare.seeds=2", "compare.tune_seeds=2", "compare.tune={optimizer.lr: [0.1, 0.2]}"]
+    words = [*small, *tuning, "compare.ladder={batch_size: [2, 4, 8, 16]}"]
+    with climb(words, prepare(words), tmp_path, Interruption()):
+        for size in (2, 4, 8, 16):
+            kept = json.loads((tmp_path / f"batch_size={size}" / SETTING).read_text())["compare"]
+            assert kept["tune_seeds"] == 2
 
+
+def test_a_folder_has_the_forecast_of_its_seeds(tmp_path: Path) -> None:
+    words = ["algo=sync,gossip", "nodes=2", "compare.tune={}", "compare.ladder={batch_size: [2, 4, 8, 16]}"]
+    prepare([*words, "compare.seeds=2"]).claim(tmp_path)
+    with pytest.raises(ConfigError, match=r"--folder must be of this comparison or new, got .* compare\.seeds=2"):
+        prepare([*words, "compare.seeds=3"]).claim(tmp_path)
+
+
+def test_older_folders_know_no_ladder(tmp_path: Path) -> None:
     prepared = prepare(["algo=sync,gossip", "nodes=2", "compare.tune={}"])
     prepared.claim(tmp_path)
     assert "ladder" not in json.loads((tmp_path / SETTING).read_text())["compare"]

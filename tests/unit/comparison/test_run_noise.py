@@ -38,7 +38,7 @@ def test_the_line_has_deviation_slope_and_rule() -> None:
     result = rank_contenders([with_losses("sync", [0.4, 0.42], 0.002), with_losses("gossip", [0.5, 0.52], 0.002)])
     assert noise_line(result) == (
         "noise of one run: its loss at the end has a standard deviation of 0.014 and falls by 0.002 a step; "
-        "(difference + 0.002 × steps saved) / (0.014 √(1/n₁ + 1/n₂)) above 3 is more than noise"
+        "(difference + 0.002 × steps saved) / (0.014 √(1/n₁ + 1/n₂)) above 19.2 is more than noise"
     )
 
 
