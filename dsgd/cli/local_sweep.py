@@ -26,6 +26,7 @@ from dsgd.cli.compose import ConfigTree, Job
 from dsgd.cli.folders import check_writable, existing_ancestor, folder_lock, new_folder, refuse_links, remove_empty
 from dsgd.cli.jobs import EXIT_STATUS, plan_job, set_command, show, used
 from dsgd.cli.tally import LOOK_S, Tally
+from dsgd.data.built_in import draw_shared
 from dsgd.engines.execute import execute, import_engines
 from dsgd.host.fork import Children, ChildResult
 from dsgd.host.launcher import launch
@@ -173,6 +174,7 @@ class LocalSweep:
         plans = [job.plan for job in self._jobs if job.plan is not None]
         if plans:
             import_engines({plan.engine for plan in plans})  # each job would take more than a second to do it itself
+            draw_shared(plan.config.experiment.data for plan in plans)
         if self._auto:
             self._at_once = jobs_at_once(plans)
         with self:

@@ -11,8 +11,10 @@ where a small convolutional network succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 
 import numpy as np
@@ -89,9 +91,11 @@ class Shapes(ImageSet):
         return self.kept(self.train_size)
 
     def read(self) -> tuple[Arrays, Arrays]:
-        train = self.draw(self.train_size, stream("shapes", 0, 0))  # the run's seed only orders the images
-        test = self.draw(self.test_size, stream("shapes", 0, 1))
-        return train, test
+        return _drawn(*self._drawing)
+
+    @property
+    def _drawing(self) -> tuple[int, int, int, int, int, float]:
+        return self.resolution, self.classes, self.channels, self.train_size, self.test_size, self.noise
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return `count` images [count, channels, resolution, resolution] uint8 and their labels [count] int64."""
@@ -137,6 +141,24 @@ class Shapes(ImageSet):
         return (0.5 - pixels).clip(0, 1)[:, None]
 
 
+def draw_shared(every: Iterable[object]) -> None:
+    """Draw the shapes of a sweep's jobs once, if all jobs have the same and they are small: their processes, which are
+    forked, inherit them. every: the data of each job."""
+    shapes = [data for data in every if isinstance(data, Shapes)]
+    drawings = {data._drawing for data in shapes}
+    if len(shapes) > 1 == len(drawings) and math.prod(shapes[0].input_shape) * shapes[0].train_size <= SHARED_BYTES:
+        shapes[0].read()
+
+
+@lru_cache(maxsize=1)  # all runs of a sweep have the same: the run's seed only orders the images
+def _drawn(
+    resolution: int, classes: int, channels: int, train_size: int, test_size: int, noise: float
+) -> tuple[Arrays, Arrays]:
+    shapes = Shapes(resolution, classes, channels, train_size, test_size, noise)
+    return shapes.draw(train_size, stream("shapes", 0, 0)), shapes.draw(test_size, stream("shapes", 0, 1))
+
+
+SHARED_BYTES = 2**26
 CHUNK_PIXELS = 1 << 20  # drawn at once, so that memory does not grow with the number of images
 CLUTTER = 2  # specks in every image
 
