@@ -15,7 +15,6 @@ import math
 import shlex
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from textwrap import wrap
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for studies
@@ -160,7 +159,7 @@ the ladders again.
 
 The table counts the forecasts whose interval of 95 % holds the measured mean. The forecasts of one ladder come from the
 same runs, and each interval holds by itself: all of them together hold less often. The last miss is of a forecast
-without a law: ratios on the largest size are those of the size before. Of two contenders the ranking at ten times the
+without a law: each ratio stays as it was on the size before. Of two contenders the ranking at ten times the
 largest size *stays* where the interval of their ratio does not hold 1, and *may flip* where it does. It is *open* where
 the ratios follow no law, or the largest size does not decide."""  # fmt: skip
 
@@ -216,7 +215,7 @@ def _misses(name: str, climbed: Climbed) -> str:
     ends = [sum(end in line for line in said) for end in ("the ranking stays", "the ranking may flip")]
     cells = [f"[{name}](#{_anchor(LADDERS[name].title)})", len(laws), len(laws) - len(held)]
     cells += [f"{within} of {len(of_laws)}", _share(max, of_laws)]
-    cells += [_share(statistics.median, misses) for misses in (of_laws, of_ratios, unchanged)]
+    cells += [_share(median, misses) for misses in (of_laws, of_ratios, unchanged)]
     return f"| {' | '.join(map(str, [*cells, *ends, len(said) - sum(ends)]))} |"
 
 

@@ -62,17 +62,19 @@ class Prices:
         """Return the cost of a run until a time of its clock; infinite for infinite time, NaN for unknown bytes."""
         if math.isinf(seconds):
             return math.inf
-        return self.charge(number(run.nodes), seconds, bytes_sent_by(run, seconds) if self.egress_gb else 0.0)
+        return self.charge(
+            number(run.nodes), seconds, counted_by(run, "bytes_sent", seconds) if self.egress_gb else 0.0
+        )
 
     def charge(self, nodes: float, seconds: float, sent_bytes: float) -> float:
         """Return the price of nodes for a time, and of the bytes that they send."""
         return nodes * seconds / 3600 * self.node_hour + sent_bytes / GB * self.egress_gb
 
 
-def bytes_sent_by(run: Run, seconds: float) -> float:
-    """Return the bytes that all nodes of a run have sent by a time, on straight lines between its marks; NaN if no mark
-    says."""
-    marks = [(number(mark.get("time_s")), number(mark.get("bytes_sent"))) for mark in run.metrics]
+def counted_by(run: Run, field: str, seconds: float) -> float:
+    """Return a count of all nodes of a run by a time, `bytes_sent` or `samples`, on straight lines between its marks;
+    NaN if no mark says."""
+    marks = [(number(mark.get("time_s")), number(mark.get(field))) for mark in run.metrics]
     known = [mark for mark in marks if not math.isnan(sum(mark))]
     if not known:
         return math.nan

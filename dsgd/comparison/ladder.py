@@ -16,18 +16,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dsgd.cli.arguments import key_of, open_mappings
 from dsgd.cli.folders import folder_lock
 from dsgd.comparison.comparison_run import run_comparison
-from dsgd.comparison.contenders import Contender, aim_text, score
+from dsgd.comparison.contenders import Contender, aim_text, counted_by, score
 from dsgd.comparison.entries import literal
 from dsgd.comparison.options import RATES, size_of
 from dsgd.comparison.preparation import Prepared, prepare
 from dsgd.comparison.scaling_law import Law, fit_law, mean_of
 from dsgd.host.signals import Interruption
-from dsgd.record.reader import Run, number
+from dsgd.record.reader import Run
 from dsgd.record.safe_files import write_atomically
 from dsgd.report.fields import aim_of, time_to_target_s
 from dsgd.report.interval import Estimate
@@ -186,11 +184,7 @@ def samples_to_target(run: Run) -> float:
     if run.target is None:
         return math.nan
     seconds = time_to_target_s(run)
-    if seconds is None:
-        return math.inf
-    marks = [(number(mark.get("time_s")), number(mark.get("samples"))) for mark in run.metrics]
-    times, samples = zip(*(mark for mark in marks if not math.isnan(sum(mark))), strict=True)
-    return float(np.interp(seconds, times, samples))
+    return math.inf if seconds is None else counted_by(run, "samples", seconds)
 
 
 def ratios_of(scores: Sequence[RungScores]) -> list[RungScores]:

@@ -125,7 +125,7 @@ def _setting(overrides: Sequence[str], options: CompareOptions) -> dict[str, Any
     if kept["ladder"] is None:  # of folders that are older than ladders
         del kept["ladder"]
     else:
-        kept["seeds"] = options.seeds  # of which the forecast is
+        kept["seeds"] = options.seeds  # the forecast depends on them
     return {"overrides": sorted(overrides), "compare": kept}
 
 

@@ -36,16 +36,22 @@ def noise_text(losses: Sequence[Sequence[float]], slopes: Sequence[float]) -> st
     if slopes := [slope for slope in slopes if not math.isnan(slope)]:
         falls = median(slopes)
         noise, saved = f"{noise} and falls by {falls:.2g} a step", f" + {falls:.2g} × steps saved"
-    most = t_quantile(SURE, sum(len(group) - 1 for group in losses if len(group) > 1))
+    most = t_quantile(SURE, degrees_of_freedom(losses))
     return f"{noise}; (difference{saved}) / ({deviation:.2g} √(1/n₁ + 1/n₂)) above {most:.1f} is more than noise"
+
+
+def degrees_of_freedom(groups: Sequence[Sequence[float]]) -> int:
+    """Return the degrees of freedom of `pooled_deviation`."""
+    return sum(len(group) - 1 for group in groups if group)
 
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of a value about the mean of its group, pooled over groups; NaN without a group of
     two."""
     several = [group for group in groups if len(group) > 1]
-    freedom = sum(len(group) - 1 for group in several)
-    return math.sqrt(sum((len(group) - 1) * variance(group) for group in several) / freedom) if several else math.nan
+    if not several:
+        return math.nan
+    return math.sqrt(sum((len(group) - 1) * variance(group) for group in several) / degrees_of_freedom(groups))
 
 
 def late_slope(run: Run) -> float:

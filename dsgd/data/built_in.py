@@ -142,8 +142,8 @@ class Shapes(ImageSet):
 
 
 def draw_shared(every: Iterable[object]) -> None:
-    """Draw the shapes of a sweep's jobs once, if all jobs have the same and they are small: their processes, which are
-    forked, inherit them. every: the data of each job."""
+    """Draw the shapes of a sweep once, if all jobs that have shapes have the same, and they are small: the jobs'
+    processes, which are forked, inherit them. every: the data of each job."""
     shapes = [data for data in every if isinstance(data, Shapes)]
     drawings = {data._drawing for data in shapes}
     if len(shapes) > 1 == len(drawings) and math.prod(shapes[0].input_shape) * shapes[0].train_size <= SHARED_BYTES:
