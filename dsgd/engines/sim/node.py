@@ -316,8 +316,8 @@ class NullVector(Tensor):
         made = super().new_zeros(*size, **options)
         return null_vector(made) if made.shape == self.shape else made
 
-    def tensor_split(self, sections: int) -> tuple[NullVector, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return (self,) * sections
+    def tensor_split(self, at: int | list[int]) -> tuple[NullVector, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (self,) * (at if isinstance(at, int) else len(at) + 1)
 
 
 ELEMENTWISE = ("add", "sub", "mul", "div", "addcmul", "addcdiv", "sqrt", "lerp")

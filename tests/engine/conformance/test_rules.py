@@ -72,11 +72,16 @@ def test_the_same_experiment_is_the_same_run_whatever_is_evaluated(case: tuple[s
     few, with_few = run(dataclasses.replace(one.experiment, eval=Evaluation()))
     assert few == [marks[0], marks[-1]]
     assert_same_vectors(one, with_few)
+    assert run(quadratic(case, "seed=1"))[0][-1] != marks[-1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=described)
+def test_without_gradients_a_run_takes_the_same_times(case: tuple[str, ...]) -> None:
+    marks, one = run(quadratic(case))
     timing, without = run(dataclasses.replace(one.experiment, gradients="none"))
     assert timing == [mark | dict.fromkeys(MEASURED) for mark in marks]
     assert steps(one) == steps(without)
     assert one.summary() | dict.fromkeys(MEASURED) | {"collapsed": False} == without.summary()
-    assert run(quadratic(case, "seed=1"))[0][-1] != marks[-1]
 
 
 @each_plain
