@@ -147,13 +147,14 @@ class EASGD(Algorithm):
         if self.variant == "round_robin" and worker.steps > 0 and worker.rank == worker.nodes - 1:
             await pass_on(worker, worker.keep("centre"))  # train was restarted: the centre was on its way to rank 0
         while not worker.done:
-            snapshot = x.clone()
+            before_exchange = x
             if worker.steps % self.tau == 0:
-                x.sub_(await self.exchange(worker, snapshot))
+                before_exchange = x.clone()
+                x.sub_(await self.exchange(worker, before_exchange))
             if delta is None or v is None:
-                worker.step(await worker.gradient(at=snapshot))
+                worker.step(await worker.gradient(at=before_exchange))
             else:
-                g = await worker.gradient(at=snapshot.add(v, alpha=delta))
+                g = await worker.gradient(at=before_exchange.add(v, alpha=delta))
                 before = x.clone()
                 x.add_(v, alpha=delta)
                 worker.step(g)

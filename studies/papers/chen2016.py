@@ -62,18 +62,6 @@ def gain(logged: Logged, nodes: int, backups: int) -> Estimate:
     return estimate([_used_per_s(backed) / _used_per_s(none) for backed, none in pairs])
 
 
-def slowest(evidence: Evidence) -> Figure:
-    """Draw the time of a step against the number of nodes."""
-    panels = []
-    for tail in TAILS:
-        runs = evidence[f"slowest_{tail}"].runs
-        measured = [(run.setting("nodes"), time_of_step(run) / GRADIENT_S) for run in runs]
-        expected = [(p, longest(tail, p, p)) for p, _ in measured]
-        lines = [line_of("simulated", "sync", measured), line_of("E[max] / E[mean]", FORMULA, expected)]
-        panels.append(ChartPanel(tail, "nodes", "step (mean gradients)", lines, log_x=True))
-    return chart(*panels)
-
-
 def backups(evidence: Evidence) -> Figure:
     """Draw the rate of used gradients against the number of backups."""
     panels = []
@@ -96,4 +84,4 @@ def _used_per_s(run: Run) -> float:
     return (run.setting("nodes") - run.setting("algo.backups")) / time_of_step(run)
 
 
-PAPER = described("chen2016", Claim(CLAIMS["A5"], a5), charts={"slowest": slowest, "backups": backups})
+PAPER = described("chen2016", Claim(CLAIMS["A5"], a5), charts={"backups": backups})

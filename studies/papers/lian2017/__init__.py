@@ -18,11 +18,6 @@ PAPER = described(
     claim_over_conditions(CLAIMS["L6"], learning.elastic),
     claim_over_conditions(CLAIMS["L7"], learning.speed_up),
     Claim(CLAIMS["L8"], claims.l8),
-    charts={
-        "step_time": claims.step_time,
-        "networks": claims.networks,
-        "levels": learning.over_loss,
-        "consensus": claims.consensus,
-    },
+    charts={"networks": claims.networks, "levels": learning.over_loss},
     shown={"levels": learning.SLOW_FEW},
 )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dsgd.record.reader import Run
 from studies.papers import CLAIMS, read_studies
-from studies.reproduction.chart_panels import FORMULA, ChartPanel, chart, line_of
+from studies.reproduction.chart_panels import ChartPanel, chart, line_of
 from studies.reproduction.logged import Logged, time_of_step
 from studies.reproduction.paper import Evidence
 from studies.reproduction.verdict import Finding, holds, over_region
@@ -37,7 +37,6 @@ EIGENVALUES = {  # of the mixing matrices of 16 nodes
     "hypercube": np.repeat(1 - 2 * np.arange(5) / 5, [1, 4, 6, 4, 1]),
     "complete": np.array([0.0] * 15 + [1.0]),
 }
-TIMES = "times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"
 
 
 def l2(evidence: Evidence) -> Finding:
@@ -173,15 +172,6 @@ def consensus_distance(eigenvalues: np.ndarray) -> float:
     return float(LR**2 * NOISE**2 / len(eigenvalues) * np.sum(1 / (1 - (others - LR) ** 2)))
 
 
-def step_time(evidence: Evidence) -> Figure:
-    """Draw the time of a step against the number of nodes, on both networks."""
-    panels = []
-    for cluster, title in ((SLOW, "10 Mbit/s"), (LATE, "5 ms")):
-        runs = [run for name in ("centralised", "decentralised") for run in evidence[name].where(cluster__name=cluster)]
-        panels.append(_step_times(title, "nodes", runs, "nodes"))
-    return chart(*panels, notes=[TIMES])
-
-
 def networks(evidence: Evidence) -> Figure:
     """Draw the time of a step against the bandwidth, and against the latency, as the paper does of an epoch."""
     units = {"bandwidth": ("0.1 ms", "bandwidth (Mbit/s)", 1e6), "latency": ("1 Gbit/s", "latency (ms)", 1e-3)}
@@ -189,7 +179,7 @@ def networks(evidence: Evidence) -> Figure:
     for study, (key, _) in AXES.items():
         title, label, unit = units[study]
         panels.append(_step_times(title, label, evidence[study].runs, key, unit))
-    return chart(*panels, notes=[f"8 nodes; {TIMES}"])
+    return chart(*panels, notes=["8 nodes; times of ResNet-20: messages of 1.08 MB, gradients of 50 ms"])
 
 
 def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: float = 1) -> ChartPanel:
@@ -201,15 +191,6 @@ def _step_times(title: str, label: str, runs: Sequence[Run], key: str, unit: flo
         points = {run.setting(key) / unit: time_of_step(run) for run in way}
         lines.append(line_of(name, way[0].algorithm, sorted(points.items()), variant))
     return ChartPanel(title, label, "time of a step (virtual s)", lines, log_x=True, log_y=True)
-
-
-def consensus(evidence: Evidence) -> Figure:
-    """Draw the consensus distance on each graph against its closed form."""
-    expected = {name: consensus_distance(eigenvalues) for name, eigenvalues in EIGENVALUES.items()}
-    measured = sorted((expected[name], measured_distance(evidence, name)) for name in EIGENVALUES)
-    lines = [line_of("measured", "dpsgd", measured), line_of("closed form", FORMULA, [(x, x) for x, _ in measured])]
-    axes = ("closed form", "squared consensus distance\nper coordinate")
-    return chart(ChartPanel("16 nodes: complete, hypercube, torus, ring", *axes, lines))
 
 
 def _called(run: Run) -> str:
