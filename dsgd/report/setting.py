@@ -33,10 +33,11 @@ def setting_text(runs: Sequence[Run]) -> str:
     if not runs:
         return ""
     budget = _joined(", ", [_spanned(runs, key) for key in _worded_keys("budget")])
+    problem = any(map(_needs_problem, runs))
     parts = [
-        _joined(" on ", [_choice(runs, "model"), _choice(runs, "data")]),
-        _optimizer(runs),
-        _schedule(runs),
+        _joined(" on ", [_choice(runs, "model"), _choice(runs, "data")]) if problem else "times alone, no training",
+        _optimizer(runs) if problem else "",
+        _schedule(runs) if problem else "",
         _spanned(runs, "batch_size"),
         _unusual(runs, "precision"),
         f"budget {budget}" if budget else "",
@@ -64,6 +65,13 @@ def whole_setting(runs: Sequence[Run]) -> dict[str, Any]:
         listed.append({"folder": str(run.folder), "status": run.outcome, **keys, **known})
     shared = {key: text for key, text in (flats[0] if flats else {}).items() if key not in differing}
     return {"setting": setting_text(runs).removeprefix("setting: "), "shared": shared, "runs": listed}
+
+
+def _needs_problem(run: Run) -> bool:
+    """Return whether model and data matter to a run: it trains, or takes the size of its messages, or its gradient
+    time, from them."""
+    given = run.setting("cluster.message_bytes") and run.setting("cluster.gradient_s")
+    return run.setting("engine.gradients") != "none" or not given
 
 
 def _machines(runs: Sequence[Run]) -> list[str]:
@@ -97,7 +105,7 @@ def _messages(runs: Sequence[Run]) -> str:
         return ""
     names = {str(run.setting("cluster.time_model") or "").partition(",")[0] for run in runs} - {""}
     whose = f"those of {' or '.join(sorted(names))}" if names else "not of the model's own size"
-    models = _choice_names(runs, "model")
+    models = _choice_names([run for run in runs if _needs_problem(run)], "model")
     gradients = f", gradients of {' or '.join(models)}" if models else ""
     some = "" if all(sizes) else "some "
     return f"{some}messages of {_listed([number(value) for value in sizes if value], _size)}, {whose}{gradients}"

@@ -41,7 +41,7 @@ def a5(evidence: Evidence) -> Finding:
     for tail in TAILS:
         late = gain(evidence[f"backups_{tail}"], largest, 4).median
         if_stopped = longest(tail, largest, largest) / longest(tail, largest, largest - 4) * (largest - 4) / largest
-        gains.append(f"{tail}: {late:.3f}, instead of {if_stopped:.3f}")
+        gains.append(f"{tail} {if_stopped:.3f} instead of {late:.3f}")
     return claim.judged(checks, gains="; ".join(gains))
 
 

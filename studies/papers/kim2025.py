@@ -8,7 +8,7 @@ from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import ChartPanel, chart, line_of
 from studies.reproduction.logged import time_of_sample
 from studies.reproduction.paper import Claim, Evidence
-from studies.reproduction.verdict import Finding
+from studies.reproduction.verdict import Finding, judged, over_region
 
 GRADIENTS_S = read_studies("kim2025")["halos_steady"].numbers("cluster.gradient_s")
 OTHERS = ("synchronous", "asynchronous")
@@ -17,18 +17,17 @@ TIMES = ("steady", "stragglers")
 
 
 def d2(evidence: Evidence) -> Finding:
-    """Compare the times of equal samples, at the time of a gradient at which HALoS gains most."""
-    claim, checks, listed = CLAIMS["D2"], [], []
-    for times in TIMES:
-        for other in OTHERS:
-            ratios = {t: ratio(evidence, times, other, t) for t in GRADIENTS_S}
-            best = max(ratios, key=lambda t: ratios[t])
-            what = f"{times}, gradients of {best:g} s: time of {METHODS[other]} over that of HALoS, equal samples"
-            checks.append(claim.check(other, what, ratios[best]))
-            each = ", ".join(f"{ratios[t]:.3g} at {t:g} s" for t in GRADIENTS_S)
-            listed.append(f"{times}, {METHODS[other]}: {each}")
+    """Compare the times of equal samples, by the time of a gradient."""
+    claim, cells = CLAIMS["D2"], {}
+    for gradient_s in GRADIENTS_S:
+        checks = []
+        for times in TIMES:
+            for other in OTHERS:
+                what = f"{times}: time of {METHODS[other]} over that of HALoS, equal samples"
+                checks.append(claim.check(other, what, ratio(evidence, times, other, gradient_s)))
+        cells[f"gradients of {gradient_s:g} s"] = judged(checks)
     longer = " and ".join(f"{ratio(evidence, 'longer', other, GRADIENTS_S[0]):.3g}" for other in OTHERS)
-    return claim.judged(checks, ratios="; ".join(listed), longer=longer)
+    return over_region(cells, claim.reason.format(longer=longer))
 
 
 def ratio(evidence: Evidence, times: str, other: str, gradient_s: float) -> float:

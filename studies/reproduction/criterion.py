@@ -139,13 +139,6 @@ class Statement:
         """Return the first number of a criterion."""
         return self.criteria[name].threshold
 
-    def expected(self, name: str) -> float:
-        """Return the number that a measurement is to be close to."""
-        other = self.criteria[name].other
-        if other is None:
-            raise ValueError(f"{self.id}: {name} must have a second number, got none")
-        return other
-
     def check(self, name: str, what: str, value: Estimate | float, expected: float | None = None) -> Check:
         """Hold a measurement against a criterion."""
         return self.criteria[name].check(what, value, expected)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import yaml
 
+from studies.evidence.paired_t import REPLICATES
 from studies.reproduction.criterion import ClaimKind
-from studies.reproduction.pages import QUICK, Results, measured_line, table, write_page
+from studies.reproduction.pages import QUICK, Results, archive_parts, measured_line, table, write_page
 from studies.reproduction.paper import Claim
-from studies.reproduction.verdict import ON_A_TASK, Verdict
+from studies.reproduction.verdict import ON_A_TASK, Finding, Verdict, listed
 
 OVERVIEW = "README.md"
 
@@ -29,6 +30,8 @@ def write_overview(all_results: Sequence[Results], results: Path) -> str:
         rows = [_row(*entry) for entry in entries if entry[1].statement.kind is kind]
         if rows:
             parts += [TEXTS[kind], table(["", "claim", "measured", "threshold", "outcome"], rows)]
+    if all_results:
+        parts += archive_parts(all_results[0].pipelines)
     write_page(results / OVERVIEW, parts)
     return "\n".join(lines)
 
@@ -40,22 +43,42 @@ def score(entries: Sequence[PaperClaim]) -> list[str]:
         for kind in (ClaimKind.TIME, ClaimKind.EXACT)
     )
     learning: dict[str, list[str]] = defaultdict(list)
+    unfinished = Counter[str]()
     for result, claim in entries:
         for task, finding in result.on_tasks[claim.id].items():
             about = f"About learning, on {TEXTS['tasks'].get(task, task)}"
             learning[about].append(ON_A_TASK.get(finding.verdict, str(finding.verdict)))
-    counted = {"About time": time, **learning, "Exact properties": exact}
-    return [f"{name}: {_counted(verdicts)}" for name, verdicts in counted.items() if verdicts]
+            unfinished[about] += _is_unfinished(finding)
+        if result.on_tasks[claim.id]:
+            learning["About learning, on all tasks"].append(result.findings[claim.id].verdict)
+    counted = {"About time": time, **dict(sorted(learning.items())), "Exact properties": exact}
+    return [f"{name}: {_counted(verdicts, unfinished[name])}" for name, verdicts in counted.items() if verdicts]
 
 
-def _counted(verdicts: Sequence[str]) -> str:
+def _is_unfinished(finding: Finding) -> bool:
+    """Return whether a claim is open that more replicates could decide."""
+    still = [check.value.count for check in finding.checks if check.verdict is Verdict.INCONCLUSIVE]
+    return finding.verdict is Verdict.INCONCLUSIVE and min(still, default=REPLICATES[-1]) < REPLICATES[-1]
+
+
+def _counted(verdicts: Sequence[str], unfinished: int) -> str:
     order = [*Verdict, *dict.fromkeys(ON_A_TASK.values())]
     counts = Counter(verdicts)
-    return f"{len(verdicts)} claims, {', '.join(f'{counts[word]} {word}' for word in order if counts[word])}"
+    texts = {word: f"{counts[word]} {word}" for word in order if counts[word]}
+    if unfinished:
+        texts["open"] += f" ({unfinished} unfinished)"
+    return f"{len(verdicts)} claims, {', '.join(texts.values())}"
 
 
 def _row(result: Results, claim: Claim) -> list[str]:
     """Return the row of a claim: what it says, what was measured, and what came out."""
     finding, stated = result.findings[claim.id], claim.statement
     link = f"[{claim.id}]({result.paper.key}.md#{claim.id.lower()})"
-    return [link, stated.text, measured_line(finding), stated.passes, f"**{finding.verdict}**"]
+    return [link, stated.text, measured_line(finding), stated.passes, f"**{finding.verdict}**{_where(finding)}"]
+
+
+def _where(finding: Finding) -> str:
+    """Return under which conditions a claim that is no whole passes, or fails where it is open."""
+    shown = {Verdict.REGION: Verdict.PASS, Verdict.INCONCLUSIVE: Verdict.FAIL}.get(finding.verdict)
+    under = {name: cell for name, cell in finding.cells.items() if cell is shown}
+    return f". {listed(under)}" if under else ""

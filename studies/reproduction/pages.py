@@ -21,9 +21,10 @@ from studies.reproduction.paper import Chart, Claim, Paper, Study
 from studies.reproduction.verdict import Check, Finding, Verdict, over_tasks
 
 MOST_IN_CELL = 3  # checks of a claim in the table of all; its page has the others
+ARCHIVE = "Runs"
 QUICK = "**Quick: one replicate of each pipeline, so no interval is known, and nothing about learning is decided.**"
 EXPLANATIONS = {
-    Verdict.EXPLAINED: "A second measurement shows the cause:",
+    Verdict.EXPLAINED: "A second comparison shows the cause:",
     Verdict.FAIL: "Unexplained: a second measurement does not show the cause.",
     Verdict.INCONCLUSIVE: "A second measurement:",
 }
@@ -114,6 +115,8 @@ def measured_line(finding: Finding) -> str:
 
 def shown(value: Estimate) -> str:
     """Return a number, with its interval in brackets where seeds differ: `1.7 [1.5, 2.0]`; `unknown` for any number."""
+    if math.isnan(value.median) and math.isfinite(value.low) and math.isfinite(value.high):
+        return f"between {_number(value.low)} and {_number(value.high)}"
     middle, low, high = (part_text(value, name, _number) for name in ("median", "low", "high"))
     any_number = math.isinf(value.high) and (value.low == 0 or math.isinf(value.low))
     return middle if any_number or value.low == value.high else f"{middle} [{low}, {high}]"
@@ -135,7 +138,7 @@ def findings_on_tasks(claim: Claim, pipelines: Pipelines) -> dict[str, Finding]:
         try:
             return claim.judge(pipelines, task)
         except Missing as line:
-            return Finding(Verdict.NOT_RUN, reason=f"At least {len(line.wanted)} runs are missing.")
+            return Finding(Verdict.NOT_RUN, reason=f"Runs are missing, at least {len(line.wanted)}.")
 
     return {task: finding(task) for task in claim.tasks}
 
@@ -186,9 +189,13 @@ def _introduced(finding: Finding) -> str:
 def _checks(paper_results: Results, claim: Claim, checks: Sequence[Check]) -> str:
     """Return the table of checks; of a claim that cannot be tested here, without their thresholds."""
     lines = [[check.what, shown(check.value), check.threshold, str(check.verdict)] for check in checks]
+    head = ["measured", "value", "threshold", "outcome"]
+    if claim.tasks:
+        head.append("replicates")
+        lines = [[*line, f"{check.value.count}"] for line, check in zip(lines, checks, strict=True)]
     if paper_results.findings[claim.id].verdict is Verdict.NOT_TESTABLE:
-        return table(["measured, as information", "value"], [line[:2] for line in lines]) if lines else ""
-    return table(["measured", "value", "threshold", "outcome"], lines) if lines else ""
+        head, lines = ["measured, as information", "value"], [line[:2] for line in lines]
+    return table(head, lines) if lines else ""
 
 
 def _runs(paper_results: Results) -> list[str]:
@@ -197,9 +204,12 @@ def _runs(paper_results: Results) -> list[str]:
     lines = [_study(paper_results, study) for study in paper.studies if study.name in paper_results.rows]
     parts = [table(["study", "runs", "made with"], lines)] if lines else []
     if lines:
-        parts.append(f"All of them are in `{paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`.")
+        plus = " A plus behind a commit: files had changed since." if any("+" in line[-1] for line in lines) else ""
+        parts.append(
+            f"All of them are in `{paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`.{plus}"
+        )
     if any(claim.needs for claim in paper.claims):
-        parts += _trials(paper_results.pipelines)
+        parts.append(f"Those of claims about learning are in [one archive of all papers](README.md#{ARCHIVE.lower()}).")
     return parts or ["None yet."]
 
 
@@ -210,8 +220,10 @@ def _study(paper_results: Results, study: Study) -> list[str]:
     return [study.name, str(len(rows)), for_markdown("; ".join(names))]
 
 
-def _trials(pipelines: Pipelines) -> list[str]:
-    """Return the table of the archive of pipelines, which all papers share."""
+def archive_parts(pipelines: Pipelines) -> list[str]:
+    """Return the section on the archive of pipelines, which all papers share; none without runs."""
+    if not pipelines.trials:
+        return []
     groups: dict[tuple[str, int], list[Trial]] = defaultdict(list)
     for trial in sorted(pipelines.trials):
         groups[trial.task, trial.nodes].append(trial)
@@ -222,7 +234,7 @@ def _trials(pipelines: Pipelines) -> list[str]:
     commits = ", ".join(sorted({outcome.commit for outcome in pipelines.trials.values()}))
     made = f"Made with {commits}." if commits else ""
     file = f"Every run is a line of `{TRIALS}`, and the seconds of every kind of step are in `{CLOCKS}`."
-    return [table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()]
+    return [f"## {ARCHIVE}", table(["task", "nodes", "runs", "replicates begun"], lines), f"{file} {made}".strip()]
 
 
 def _file(paper: Paper, chart: Chart) -> str:
@@ -246,5 +258,5 @@ def _number(value: float) -> str:
     if math.isnan(value):
         return "unknown"
     if math.isinf(value):
-        return "never" if value > 0 else "-inf"
+        return "never" if value > 0 else "diverged"
     return f"{value:.4g}"

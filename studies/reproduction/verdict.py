@@ -155,7 +155,7 @@ def over_tasks(findings: Mapping[str, Finding]) -> Finding:
         return Finding(verdict, tuple(checks), "\n\n".join(parts))
     # what passes under a condition on one task, and under another on the other, passes nowhere
     cells = {name: _on_all_tasks({task: finding.cells[name] for task, finding in findings.items()}) for name in maps[0]}
-    parts.append(f"Together: {_listed(cells)}.")
+    parts.append(f"Together {listed(cells)}.")
     return Finding(_of_cells(cells), tuple(checks), "\n\n".join(parts), cells=cells)
 
 
@@ -181,7 +181,7 @@ def over_region(cells: Mapping[str, Finding], reason: str = "") -> Finding:
     a region where it does under some. Its reason says under which. reason: what else it says."""
     checks = [replace(check, what=f"{name}: {check.what}") for name, cell in cells.items() for check in cell.checks]
     verdicts = {name: cell.verdict for name, cell in cells.items()}
-    return Finding(_of_cells(verdicts), tuple(checks), f"{_listed(verdicts)}. {reason}".strip(), cells=verdicts)
+    return Finding(_of_cells(verdicts), tuple(checks), f"{listed(verdicts)}. {reason}".strip(), cells=verdicts)
 
 
 def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:
@@ -193,10 +193,10 @@ def _of_cells(cells: Mapping[str, Verdict]) -> Verdict:
     return next((verdict for verdict in undecided if verdict in verdicts), Verdict.FAIL)
 
 
-def _listed(cells: Mapping[str, Verdict]) -> str:
+def listed(cells: Mapping[str, Verdict]) -> str:
     """Return what a claim came to under which conditions, in words."""
     names = {verdict: [name for name, cell in cells.items() if cell is verdict] for verdict in Verdict}
-    return "; ".join(f"{verdict} with {', '.join(under)}" for verdict, under in names.items() if under)
+    return ". ".join(f"{verdict}: {'; '.join(under)}" for verdict, under in names.items() if under)
 
 
 def _estimate(value: Estimate | float) -> Estimate:

@@ -51,7 +51,7 @@ def test_missing_runs_are_made_judged_and_made_again_to_the_same_bytes(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["nobody", "--jobs", "2"]) == 0
-    assert capsys.readouterr().out.startswith("About learning, on digits: 1 claims, 1 ")
+    assert capsys.readouterr().out.startswith("About learning, on all tasks: 1 claims, 1 ")
     trials, clocks = read_trials(results / "trials.csv"), read_clocks(results / "clocks.csv")
     assert {trial.contender for trial in trials} == {"sync", "gossip mode=push tau=1"}
     assert {trial.stage for trial in trials} == {TUNE, MEASURE}
@@ -81,7 +81,10 @@ def test_one_replicate_is_quick_shows_a_number_and_decides_nothing(
     assert main(["nobody", "--forecast"]) == 0
     assert int(capsys.readouterr().out.removeprefix("N1: ").partition(" ")[0]) == 3 * runs
     assert main(["nobody", "--quick", "--jobs", "2"]) == 0
-    assert capsys.readouterr().out == "About learning, on digits: 1 claims, 1 open\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "About learning, on all tasks: 1 claims, 1 INCONCLUSIVE",
+        "About learning, on digits: 1 claims, 1 open (1 unfinished)",
+    ]
     quick = Path("outputs") / "quick"
     assert {trial.replicate for trial in read_trials(quick / "trials.csv")} == {0}
     for page in (quick / "nobody.md", quick / "README.md"):

@@ -96,7 +96,7 @@ def test_j4_compares_samples_of_two_periods() -> None:
 def test_without_runs_nothing_is_judged_and_the_first_replicates_come_first() -> None:
     empty = Pipelines({}, {})
     assert judge("J1", empty).verdict is Verdict.NOT_RUN
-    assert "At least" in judge("J1", empty).reason
+    assert "Runs are missing" in judge("J1", empty).reason
     wanted = []
     for need in jin2016.PAPER.needs_of():
         try:

@@ -100,12 +100,13 @@ def sample_times(synchronous: dict[float, float], asynchronous: dict[float, floa
 @each_row(
     ("synchronous", "asynchronous", "verdict"),
     [
-        ({0.1: 7.6}, {3.0: 2.2}, PASS),  # each at the time that suits it: the claim is "up to"
+        ({0.1: 7.6}, {0.1: 2.2}, Verdict.REGION),
+        ({0.1: 7.6}, {3.0: 2.2}, FAIL),  # not with the same gradients
         ({0.1: 7.4}, {0.1: 2.2}, FAIL),
         ({0.1: 7.6}, {0.1: 2.0}, FAIL),
     ],
 )
-def test_d2_takes_the_largest_ratios(
+def test_d2_holds_where_halos_is_sooner_than_both(
     synchronous: dict[float, float], asynchronous: dict[float, float], verdict: Verdict
 ) -> None:
     assert kim2025.d2(sample_times(synchronous, asynchronous)).verdict is verdict

@@ -26,7 +26,7 @@ PAPERS = papers()
 
 def table() -> str:
     """Return the table of claims in docs/explanation/papers.md; `python -m tests.unit.papers.test_papers` prints it."""
-    lines = ["| claim | what the paper says | source | passes with |", "|---|---|---|---|"]
+    lines = ["| claim | in our words | source | passes with |", "|---|---|---|---|"]
     lines += [f"| {id} | {one.text} | {one.source} | {one.passes} |" for id, one in STATEMENTS.items()]
     return "\n".join(lines)
 

@@ -160,6 +160,16 @@ def test_a_caption_is_silent_of_what_the_configuration_files_say(tmp_path: Path)
     assert "constant schedule, down to 10 %; batch 16 per node; fp64; " in setting_text([run])
 
 
+def test_a_caption_of_times_alone_names_no_model_on_which_nothing_depends(tmp_path: Path):
+    """But one from which messages have their size is named."""
+    keys: dict[str, Any] = {"engine": {"gradients": "none"}, "cluster.message_bytes": 1e8}
+    (given,) = find_runs([write_record(tmp_path / "given", **keys)])
+    (of_model,) = find_runs([write_record(tmp_path / "own", **keys | {"cluster.message_bytes": None})])
+    assert setting_text([given]).startswith("setting: times alone, no training; batch 16 per node; ")
+    assert "mlp" not in setting_text([given])
+    assert setting_text([of_model]).startswith("setting: mlp (hidden [64]) on digits; ")
+
+
 @each_row("path", sorted((CONF / "data").glob("*.yaml")))
 def test_a_data_set_as_it_is_configured_is_named_alone(path: Path, tmp_path: Path):
     """And what differs from the file is said."""

@@ -168,7 +168,7 @@ def test_a_region_is_what_all_tasks_have_in_common(
     maps = [{f"cell {i}": Finding(each) for i, each in enumerate(verdicts)} for verdicts in (first, second)]
     joint = over_tasks({"shapes": over_region(maps[0]), "fashion": over_region(maps[1])})
     assert joint.verdict is verdict
-    assert joint.reason.splitlines()[-1].startswith("Together: ")
+    assert joint.reason.splitlines()[-1].startswith("Together ")
 
 
 @each_row(
