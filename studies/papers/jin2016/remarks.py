@@ -92,7 +92,7 @@ def jittered(pipelines: Pipelines, task: str) -> str:
     texts = _texts({name: _lost_by_jitter(task, name) for name in LOCAL}, pipelines)
     return texts and (
         f" All are trained at a jitter of 10 %. Where it is 100 % in training as well, with {JITTERED} nodes and the "
-        f"same rate and steps, the test loss is so many times as high: {texts}."
+        f"same rate and steps, the test loss is so many times as high: {texts}. T* was not measured there."
     )
 
 
