@@ -118,7 +118,8 @@ class CHOCO(Algorithm):
         coded = {worker.rank: code} | await worker.exchange(code, peers, size=size)
         shrunk = codes.excess(self.compressor, d, self.levels)
         for j, w_ij in self.topology.mixing_row(worker.rank).items():  # ascending j: every engine adds in one order
-            q = coder.decode(coded[j]) / shrunk
+            q = coder.decode(coded[j])
+            q = q if shrunk == 1 else q / shrunk
             mixed.add_(q, alpha=w_ij)
             if j == worker.rank:
                 hat.add_(q)

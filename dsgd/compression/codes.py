@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, prod, sqrt
 
 import numpy as np
@@ -87,7 +88,14 @@ def encode_sign(a: Tensor) -> Tensor:
 
 def decode_sign(packed: Tensor, d: int) -> Tensor:
     scale, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d / 8))))
-    return unpack_bits(raw, d).to(packed.dtype).mul_(2).sub_(1).mul_(scale)  # torch.where is ten times slower
+    return signs_of_bytes(packed.dtype, packed.device).index_select(0, raw.int()).view(-1)[:d].mul_(scale)
+
+
+@cache
+def signs_of_bytes(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the signs of the bits of each byte, [256, 8]: to look them up is several times as fast as to compute."""
+    every = torch.arange(256, dtype=torch.uint8, device=device)
+    return unpack_bits(every, 8 * 256).view(256, 8).to(dtype).mul_(2).sub_(1)
 
 
 def encode_qsgd(a: Tensor, levels: int, rng: np.random.Generator) -> Tensor:
