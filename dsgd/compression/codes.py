@@ -87,8 +87,8 @@ def encode_sign(a: Tensor) -> Tensor:
 
 
 def decode_sign(packed: Tensor, d: int) -> Tensor:
-    scale, raw = unpack(packed, ((packed.dtype, 1), (torch.uint8, ceil(d / 8))))
-    return signs_of_bytes(packed.dtype, packed.device).index_select(0, raw.int()).view(-1)[:d].mul_(scale)
+    raw = packed.view(torch.uint8)[packed.element_size() :][: ceil(d / 8)]  # behind the mean magnitude
+    return signs_of_bytes(packed.dtype, packed.device).index_select(0, raw.int()).view(-1)[:d].mul_(packed[0])
 
 
 @cache
