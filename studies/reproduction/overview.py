@@ -78,7 +78,7 @@ def _row(result: Results, claim: Claim) -> list[str]:
 
 
 def _where(finding: Finding) -> str:
-    """Return under which conditions a claim that is no whole passes, or fails where it is open."""
+    """Return in words where a claim passes that passes in a region, or where it fails, if it is open as a whole."""
     shown = {Verdict.REGION: Verdict.PASS, Verdict.INCONCLUSIVE: Verdict.FAIL}.get(finding.verdict)
     under = {name: cell for name, cell in finding.cells.items() if cell is shown}
     return f". {listed(under)}" if under else ""
