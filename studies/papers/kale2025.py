@@ -11,7 +11,7 @@ from studies.evidence.contrast import Contrast, Measure, loss_at_end
 from studies.papers import CLAIMS, described, read_studies
 from studies.reproduction.chart_panels import ChartPanel, chart, line_of
 from studies.reproduction.paper import Claim, Evidence
-from studies.reproduction.verdict import Finding
+from studies.reproduction.verdict import Finding, judged
 
 COMPUTE_H = 0.67  # hours of computing alone
 H, FRAGMENTS, BITS, DENSE_BITS = 100, 8, 4, 16
@@ -32,7 +32,7 @@ def b8(evidence: Evidence) -> Finding:
     names = {"none": "delay_0", "longest": "delay_11"} | {name: name for name in ("data_parallel", "delayed", "eager")}
     others = {name: hours(evidence, study, PUBLISHED) for name, study in names.items()}
     full = COMPUTE_H * (1 + FRAGMENTS * (T_RATIO * BITS / 32 / FRAGMENTS - 1) / H)
-    return claim.judged(checks, full=full, **others)
+    return judged(checks, claim.reason.format(full=full, **others))
 
 
 def hours(evidence: Evidence, study: str, bandwidth: float) -> float:
