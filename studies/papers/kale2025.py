@@ -29,8 +29,8 @@ def b8(evidence: Evidence) -> Finding:
     """Compare the hours of training with those published, at one bandwidth."""
     claim, step = CLAIMS["B8"], hours(evidence, "delay_1", PUBLISHED)
     checks = [claim.check("step", "streaming, one step of overlap (hours)", step)]
-    names = {"none": "delay_0", "longest": "delay_11"} | {name: name for name in ("data_parallel", "delayed", "eager")}
-    others = {name: hours(evidence, study, PUBLISHED) for name, study in names.items()}
+    studies = ("data_parallel", "delay_0", "delay_11", "delayed", "eager")
+    others = {study: hours(evidence, study, PUBLISHED) for study in studies}
     full = COMPUTE_H * (1 + FRAGMENTS * (T_RATIO * BITS / 32 / FRAGMENTS - 1) / H)
     return judged(checks, claim.reason.format(full=full, **others))
 

@@ -209,7 +209,7 @@ def _runs(paper_results: Results) -> list[str]:
             f"All of them are in `{paper.key}{archive.SUFFIX}`, for `pandas.read_json(..., lines=True)`.{plus}"
         )
     if any(claim.needs for claim in paper.claims):
-        parts.append(f"Those of claims about learning are in [one archive of all papers](README.md#{ARCHIVE.lower()}).")
+        parts.append(f"Runs of claims about learning are in [one archive of all papers](README.md#{ARCHIVE.lower()}).")
     return parts or ["None yet."]
 
 

@@ -61,7 +61,7 @@ def assert_close(one: Any, other: Any) -> None:
         for mine, theirs in zip(one, other, strict=True):
             assert_close(mine, theirs)
     elif one != other:
-        assert float(one) == pytest.approx(float(other), rel=1e-4)
+        assert float(one) == pytest.approx(float(other), rel=2e-5)
 
 
 def test_each_folder_is_a_ladder_of_the_benchmark() -> None:
