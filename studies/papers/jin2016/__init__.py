@@ -17,5 +17,5 @@ PAPER = described(
         "profile": charts.profile,
         "server": claims.server_throughput,
     },
-    shown={"steps": charts.STEPS_SHOWN},
+    shown={"steps": charts.STEPS_SHOWN, "profile": charts.PROFILE_SHOWN},
 )

@@ -115,3 +115,11 @@ STEPS_SHOWN = tuple(
     for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
     for task in IMAGES
 )
+_RACES = [
+    race("sooner", task, nodes, algo, overlap, jitter)
+    for task in IMAGES
+    for nodes in MANY
+    for jitter, overlap in CELLS
+    for algo in VARIANTS
+]
+PROFILE_SHOWN = tuple(need_of(side) for duel in _RACES for side in (duel.first, duel.second))
