@@ -8,14 +8,14 @@ from statistics import geometric_mean
 
 from matplotlib.figure import Figure
 
-from studies.evidence.contrast import need_of, steps
+from studies.evidence.contrast import Contrast, need_of, steps
 from studies.evidence.levels import drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing, Pipelines
 from studies.evidence.tasks import BATCHES, IMAGES, TARGETS
 from studies.papers.jin2016.contenders import ALL_REDUCE, CELLS, FEW, MANY, VARIANTS, cell_of, race
 from studies.reproduction.chart_panels import ChartLine, ChartPanel, chart
-from studies.reproduction.profile import Scores, profile_figure, profiles
+from studies.reproduction.profile import profile_figure, profiles
 
 DRAWN = {  # contenders of the figures, with their labels, algorithms and line styles
     "sync": ("all-reduce", "sync", 0),
@@ -27,6 +27,8 @@ DRAWN = {  # contenders of the figures, with their labels, algorithms and line s
 }
 LARGER = 4  # times the batch, in the second row of the figure over nodes
 CURVED = 8  # nodes of the figure over the level of loss
+# nodes, overlap and jitter of the profile
+PROFILED = [(nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter, overlap in CELLS]
 
 
 def steps_over_nodes(pipelines: Pipelines) -> Figure | None:
@@ -79,12 +81,7 @@ def ratio_over_levels(pipelines: Pipelines) -> Figure | None:
 
 def profile(pipelines: Pipelines) -> Figure | None:
     """Draw in which share of the settings each algorithm is within a factor of the soonest."""
-
-    def settings(task: str) -> list[Scores]:
-        cells = ((nodes, overlap, jitter) for nodes in (*FEW, *MANY) for jitter, overlap in CELLS)
-        return [scores for cell in cells if (scores := _seconds(pipelines, task, *cell))]
-
-    by_task = [settings(task) for task in IMAGES]
+    by_task = [[s for setting in PROFILED if (s := _seconds(pipelines, task, *setting))] for task in IMAGES]
     of_each = profiles([scores for of_task in by_task for scores in of_task]) if all(by_task) else []
     return profile_figure(of_each) if of_each else None
 
@@ -92,12 +89,17 @@ def profile(pipelines: Pipelines) -> Figure | None:
 def _seconds(pipelines: Pipelines, task: str, nodes: int, overlap: bool, jitter: float) -> dict[str, float]:
     """Return the seconds to the target of each algorithm, as geometric means over replicates; none if some miss."""
     try:
-        races = {algo: race("sooner", task, nodes, algo, overlap, jitter).pairs(pipelines) for algo in VARIANTS}
+        races = {algo: duel.pairs(pipelines) for algo, duel in _races(task, nodes, overlap, jitter).items()}
     except Missing:
         return {}
     times = {algo: [other.value for _, other in pairs] for algo, pairs in races.items()}
     times[ALL_REDUCE] = [exact.value for exact, _ in races["gossip"]]
     return {algo: geometric_mean(values) for algo, values in times.items()}
+
+
+def _races(task: str, nodes: int, overlap: bool, jitter: float) -> dict[str, Contrast]:
+    """Return the race of each algorithm with all-reduce in one setting."""
+    return {algo: race("sooner", task, nodes, algo, overlap, jitter) for algo in VARIANTS}
 
 
 def _known(pipelines: Pipelines, cell: Candidate) -> list[float]:
@@ -115,11 +117,10 @@ STEPS_SHOWN = tuple(
     for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
     for task in IMAGES
 )
-_RACES = [
-    race("sooner", task, nodes, algo, overlap, jitter)
+PROFILE_SHOWN = tuple(
+    need_of(side)
     for task in IMAGES
-    for nodes in MANY
-    for jitter, overlap in CELLS
-    for algo in VARIANTS
-]
-PROFILE_SHOWN = tuple(need_of(side) for duel in _RACES for side in (duel.first, duel.second))
+    for setting in PROFILED
+    for duel in _races(task, *setting).values()
+    for side in (duel.first, duel.second)
+)
