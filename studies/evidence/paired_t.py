@@ -18,12 +18,12 @@ CLEAR = 0.99  # confidence at which an interval must clear the threshold for a s
 
 
 def ratio(values: Sequence[float], others: Sequence[float], confidence: float | None = None) -> Estimate:
-    """Return the ratio of positive numbers, one pair for each replicate, with its interval. confidence: None: by the
-    number of replicates.
+    """Return the ratio of numbers >= 0, one pair for each replicate, with its interval. confidence: None: by the number
+    of replicates.
 
-    A number may be infinite: a target that was not reached, a run that diverged. The ratio is infinite, or 0, where it
-    is so in all replicates; unknown, with an interval from 0 to infinity, where it is in some."""
-    ratios = tuple(value / other for value, other in zip(values, others, strict=True))
+    A number may be infinite, as of a run that diverged, or 0: the largest rate that learns, where none does. The ratio
+    is infinite, or 0, where it is so in all replicates; unknown, with an interval from 0 to infinity, where in some."""
+    ratios = tuple(value / other if other else value * math.inf for value, other in zip(values, others, strict=True))
     if not ratios:
         return NOTHING
     if set(ratios) in ({math.inf}, {0.0}):

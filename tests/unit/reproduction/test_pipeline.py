@@ -143,6 +143,11 @@ def test_a_ratio_with_an_infinite_number_decides_nothing() -> None:
     assert difference([0.9, math.inf], [0.9, 0.9]).high == math.inf
 
 
+def test_a_ratio_over_a_rate_with_which_nothing_learns() -> None:
+    assert ratio([0.2, 0.1, 0.4], [0.0, 0.0, 0.0]).low == math.inf
+    assert (ratio([0.2, 0.1, 0.4], [0.0, 0.1, 0.0]).low, ratio([0.0, 0.1], [0.0, 0.1]).high) == (0.0, math.inf)
+
+
 def test_what_no_replicate_reaches_is_infinite() -> None:
     assert ratio([math.inf] * 3, [1.0, 2.0, 3.0]).low == math.inf
     assert ratio([1.0, 2.0, 3.0], [math.inf] * 3).high == 0
