@@ -12,9 +12,9 @@ from dsgd.cli.arguments import Parser, command_parser
 from dsgd.cli.folders import check_writable, folder_lock
 from dsgd.comparison.rounds import Unfinished, Usage, command_status
 from dsgd.host.signals import Interruption
-from studies.cli.forecast import forecast
 from studies.cli.paper_studies import Venue, run_pipelines, run_study
 from studies.cli.yardstick import RESULTS, YARDSTICK, write_yardstick
+from studies.evidence.forecast import forecast
 from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import TRIALS
 from studies.papers import papers

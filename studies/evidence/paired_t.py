@@ -76,6 +76,7 @@ def replicates_wanted(
     if made < REPLICATES[0]:
         return REPLICATES[0]
     measured = estimate(confidence)
-    if made >= REPLICATES[-1] or not measured.low <= threshold <= measured.high:
+    undecidable = math.isnan(measured.median)  # some replicates have no number, whatever others have
+    if made >= REPLICATES[-1] or undecidable or not measured.low <= threshold <= measured.high:
         return made
     return next(count for count in REPLICATES if count > made)

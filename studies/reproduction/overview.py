@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
+from studies.evidence.forecast import forecast
 from studies.evidence.paired_t import REPLICATES
 from studies.reproduction.criterion import ClaimKind
 from studies.reproduction.pages import QUICK, Results, archive_parts, measured_line, table, write_page
@@ -56,8 +58,10 @@ def score(entries: Sequence[PaperClaim]) -> list[str]:
 
 
 def _is_unfinished(finding: Finding) -> bool:
-    """Return whether a claim is open that more replicates could decide."""
+    """Return whether a claim is open that more replicates could decide: not where a number is unknown."""
     still = [check.value.count for check in finding.checks if check.verdict is Verdict.INCONCLUSIVE]
+    if any(math.isnan(check.value.median) for check in finding.checks):
+        return False
     return finding.verdict is Verdict.INCONCLUSIVE and min(still, default=REPLICATES[-1]) < REPLICATES[-1]
 
 
@@ -74,7 +78,8 @@ def _row(result: Results, claim: Claim) -> list[str]:
     """Return the row of a claim: what it says, what was measured, and what came out."""
     finding, stated = result.findings[claim.id], claim.statement
     link = f"[{claim.id}]({result.paper.key}.md#{claim.id.lower()})"
-    return [link, stated.text, measured_line(finding), stated.passes, f"**{finding.verdict}**{_where(finding)}"]
+    price = f": {forecast(claim.needs, result.pipelines)}" if finding.verdict is Verdict.NOT_RUN and claim.needs else ""
+    return [link, stated.text, measured_line(finding), stated.passes, f"**{finding.verdict}**{price}{_where(finding)}"]
 
 
 def _where(finding: Finding) -> str:

@@ -13,6 +13,7 @@ from dsgd.record.safe_text import for_markdown
 from dsgd.report.interval import Estimate
 from dsgd.report.style import add_setting, drawing, save
 from dsgd.report.table_layout import part_text
+from studies.evidence.forecast import forecast
 from studies.evidence.pipeline import Missing, Pipelines
 from studies.evidence.trial import CLOCKS, TRIALS, Trial
 from studies.reproduction import archive
@@ -137,8 +138,8 @@ def findings_on_tasks(claim: Claim, pipelines: Pipelines) -> dict[str, Finding]:
     def finding(task: str) -> Finding:
         try:
             return claim.judge(pipelines, task)
-        except Missing as line:
-            return Finding(Verdict.NOT_RUN, reason=f"Runs are missing, at least {len(line.wanted)}.")
+        except Missing:
+            return Finding(Verdict.NOT_RUN, reason=f"Runs are missing: {forecast(claim.needs, pipelines)}.")
 
     return {task: finding(task) for task in claim.tasks}
 

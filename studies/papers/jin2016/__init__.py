@@ -17,5 +17,5 @@ PAPER = described(
         "profile": charts.profile,
         "server": claims.server_throughput,
     },
-    shown={"steps": charts.STEPS_SHOWN, "profile": charts.PROFILE_SHOWN},
+    shown={"steps": charts.STEPS_SHOWN, "levels": charts.LEVELS_SHOWN, "profile": charts.PROFILE_SHOWN},
 )

@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from matplotlib.figure import Figure
 
 from studies.evidence.contrast import Contrast, need_of, steps
-from studies.evidence.levels import drawn_over_levels, over_levels
+from studies.evidence.levels import LEVELS, drawn_over_levels, over_levels
 from studies.evidence.paired_t import REPLICATES, interval_of
 from studies.evidence.pipeline import Candidate, Missing, Pipelines
 from studies.evidence.tasks import BATCHES, IMAGES, TARGETS
@@ -116,6 +116,9 @@ STEPS_SHOWN = tuple(
     for larger in (1, LARGER)
     for name, nodes in sorted(drawn(larger), key=lambda pair: pair[1])
     for task in IMAGES
+)
+LEVELS_SHOWN = tuple(
+    need_of(steps(cell_of(task, CURVED, name), level)) for name in DRAWN for task in IMAGES for level in LEVELS[task]
 )
 PROFILE_SHOWN = tuple(
     need_of(side)

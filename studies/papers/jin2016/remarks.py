@@ -41,7 +41,7 @@ def predicted(pipelines: Pipelines, task: str) -> str:
         measured = curve.pop(LAST)
         power, at_one = _power_law(curve)
         texts.append(f"{name} {math.exp(at_one + power * math.log(LAST)):,.0f}, measured {measured:,.0f}")
-    return f"T* on {LAST} nodes as a power law of 16, 32 and 64 predicts it: {'; '.join(texts)}." if texts else ""
+    return f"T* on {LAST} nodes by a power law through 16, 32 and 64: {'; '.join(texts)}." if texts else ""
 
 
 def _curves(pipelines: Pipelines, task: str, numbers: Sequence[int]) -> dict[str, dict[int, float]]:
@@ -73,7 +73,7 @@ def crossover(pipelines: Pipelines, task: str) -> str:
     sooner = f"At a jitter of 10 % with overlap, time of all-reduce over that of the sooner other: {text} nodes."
     curves = [dict(zip(ratios, each, strict=True)) for each in zip(*ratios.values(), strict=False)]
     if any(curve[FEW[0]] <= 1 for curve in curves):
-        return f"{sooner} All-reduce is first on {FEW[0]} nodes in some replicates: no crossover. "
+        return f"{sooner} On {FEW[0]} nodes all-reduce is first already, in some replicates: no crossover is seen. "
     if any(curve[LAST] > 1 for curve in curves):
         return f"{sooner} All-reduce is not first on {LAST} nodes in some replicates: no crossover. "
     interval = interval_of([crossing(curve, 1.0) for curve in curves])

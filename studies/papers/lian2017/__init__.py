@@ -19,5 +19,5 @@ PAPER = described(
     claim_over_conditions(CLAIMS["L7"], learning.speed_up),
     Claim(CLAIMS["L8"], claims.l8),
     charts={"networks": claims.networks, "levels": learning.over_loss},
-    shown={"levels": learning.SLOW_FEW},
+    shown={"levels": learning.LEVELS_SHOWN},
 )

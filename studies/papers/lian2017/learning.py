@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from matplotlib.figure import Figure
 
 from studies.evidence.claim import Cells
-from studies.evidence.contrast import Contrast, Measure, loss_at_end, seconds
-from studies.evidence.levels import drawn_over_levels, over_levels
+from studies.evidence.contrast import Contrast, Measure, loss_at_end, need_of, seconds
+from studies.evidence.levels import LEVELS, drawn_over_levels, over_levels
 from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import FIRST, IMAGES, TARGETS
-from studies.papers import CLAIMS
 from studies.papers.jin2016.contenders import FEW, MANY, cells
 from studies.papers.zhang2015.learning import PLAIN
 from studies.reproduction.chart_panels import ChartLine
@@ -96,9 +94,10 @@ def _on(network: str, variants: Sequence[Candidate]) -> list[Candidate]:
     return [replace(cell, network=network) for cell in variants]
 
 
-SLOW_FEW = tuple(  # for the figure: the seconds of a step on few nodes
-    partial(contrast.need, CLAIMS["L3a"], 1)
+LEVELS_SHOWN = tuple(
+    need_of(seconds([cell], level))
     for task in IMAGES
-    for group in behind_a_server(task, FEW).values()
-    for contrast in group
+    for nodes in FEW
+    for cell in _served(task, nodes)
+    for level in LEVELS[task]
 )

@@ -24,7 +24,7 @@ def rates(task: str) -> list[Contrast]:
     def largest(name: str) -> Measure:
         return largest_rate(Candidate(task, f"{name} schedule=constant {PLAIN}", RANGED), STEPS[task], LEVELS, LEARNED)
 
-    what = "tau = {}: largest rate with which EASGD learns over Downpour's"
+    what = "tau = {}: largest rate with which EASGD learns over Downpour's; never: Downpour learns with none"
     return [
         Contrast("rate", what.format(tau), largest(f"easgd tau={tau}"), largest(f"downpour n_push={tau} n_fetch={tau}"))
         for tau in LONG

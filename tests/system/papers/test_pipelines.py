@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from studies.cli import reproduce
-from studies.cli.forecast import SAMPLE_S
 from studies.cli.reproduce import main
 from studies.evidence.contrast import Contrast, seconds
+from studies.evidence.forecast import SAMPLE_S
 from studies.evidence.pipeline import Candidate, Pipelines
 from studies.evidence.tasks import BATCHES, TASKS
 from studies.evidence.trial import MEASURE, TUNE, Clock, read_clocks, read_trials

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from studies.cli.forecast import forecast
+from studies.evidence.forecast import forecast
 from studies.evidence.pipeline import Pipelines
 from studies.evidence.trial import Clock, Trial
 from studies.papers import papers

@@ -30,8 +30,7 @@ class Cost:
 
 
 def forecast(needs: Sequence[Need], pipelines: Pipelines) -> Cost:
-    """Return what the first replicates of these needs cost, less what is in the archive. Where they do not decide, more
-    are made: up to 8 for 3."""
+    """Return what the first replicates of these needs cost, less what is in the archive; not what later ones would."""
     guessed = list[Trial]()
 
     def guess(trial: Trial) -> TrialOutcome:
