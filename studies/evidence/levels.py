@@ -23,11 +23,11 @@ def over_levels(first: Candidate, second: Candidate, pipelines: Pipelines, jitte
     both have runs. jitter: of the gradient time, for the ratio of seconds in place of steps; all-reduce overlaps."""
     points = Points()
     for level in LEVELS[first.task]:
-        above, below = (
+        numerator, denominator = (
             steps(cell, level) if jitter is None else seconds([cell], level, jitter=jitter) for cell in (first, second)
         )
         with suppress(Missing):
-            points.append((level, Contrast("steps", "", above, below).value(pipelines)))
+            points.append((level, Contrast("steps", "", numerator, denominator).value(pipelines)))
     return points
 
 
